@@ -1,7 +1,5 @@
 """Shared by the tests: one small federation on the digits, and the caches kept out of the user's home."""
 
-from __future__ import annotations
-
 import os
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # read when flwr is imported

@@ -4,8 +4,6 @@ Limits only tighten: whoever gets below one lowers it. Numbers of tests and seco
 slow` and .ci/run left in build/; what was not run is said to be not measured.
 """
 
-from __future__ import annotations
-
 import ast
 import sys
 import tomllib

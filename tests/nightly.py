@@ -8,8 +8,6 @@ tests/nightly.json, which is committed. A tree with changes is refused, since it
 fewer than half of the tests of its record.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

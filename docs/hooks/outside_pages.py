@@ -4,8 +4,6 @@ On GitHub a page of docs/ may link `../papers/hyperfl.py` or `../deploy`. The si
 gets a page under `source/` that shows it, each folder one that lists it, and the links lead there.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Command ``python -m docs.hooks.renames``: write docs/tables/renames.md, the earlier names that the code knows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 

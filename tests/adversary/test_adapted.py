@@ -1,7 +1,5 @@
 """Statistics that know what hides the data: by hand, against loops, and better than those that do not know."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from statistics import NormalDist

@@ -1,7 +1,5 @@
 """What a sum over clients tells of membership, against the prediction, and what a final model tells an outsider."""
 
-from __future__ import annotations
-
 from statistics import NormalDist
 
 import numpy as np

@@ -1,7 +1,5 @@
 """RMIA and its reference sets, by hand."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Flower's own SecAgg+, masks and all, on this project's actors: its server recovers what the quantiser says."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from flwr.app import Context

@@ -1,7 +1,5 @@
 """The adaptation to ats: signs and sequences chosen without the truth, what is undone, what is lost, and the audit."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from itertools import product

@@ -1,7 +1,5 @@
 """What attacks know of defences: by hand, on what real defences send, and in searches that are lost without."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from math import sqrt
 from typing import Any

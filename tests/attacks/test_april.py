@@ -1,7 +1,5 @@
 """APRIL: the identity by hand, images read off undefended toys, and networks and batches that give nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The attack on DCS^2: both features out of a genuine message, and nothing out of what is no such message."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

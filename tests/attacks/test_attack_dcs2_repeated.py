@@ -1,7 +1,5 @@
 """DCS^2 asked several times: the undefended gradient out of the same weights, and better images out of other ones."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

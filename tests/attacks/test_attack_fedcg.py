@@ -1,7 +1,5 @@
 """The attack on private extractors: exact features, stand-ins, known starts, which classes there are, its grants."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from functools import cache

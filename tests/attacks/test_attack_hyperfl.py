@@ -1,7 +1,5 @@
 """The attack on generated extractors: what is read off in closed form, the surrogate, separation, and what is found."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json

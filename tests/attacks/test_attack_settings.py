@@ -1,7 +1,5 @@
 """Settings of attacks that are out of range."""
 
-from __future__ import annotations
-
 import ast
 
 import pytest

@@ -1,7 +1,5 @@
 """SPEAR: batches read off exactly, and no false example where that is impossible."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

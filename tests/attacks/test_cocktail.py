@@ -1,7 +1,5 @@
 """Cocktail party attack: images are unmixed at any activation, after several steps, and not out of noise."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

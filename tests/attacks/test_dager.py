@@ -1,7 +1,5 @@
 """DAGER: texts are read off undefended toys exactly, wrong gradients give nothing, and an audit shows the texts."""
 
-from __future__ import annotations
-
 import codecs
 import contextlib
 import io

@@ -1,7 +1,5 @@
 """FedCG's own attack: the statistics in its objective, and that it works where nothing is private."""
 
-from __future__ import annotations
-
 from math import inf
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Attacks on what is sent above a frozen, public body: the classifier's gradient alone."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The generator attack: images that a generator can make are found, and those beside them in wider spaces only."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from functools import cache

@@ -1,7 +1,5 @@
 """GradInversion: a batch behind BatchNorm in training, the statistics it uses, its labels, and its recipe."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from math import inf

@@ -1,7 +1,5 @@
 """IG with a flow as its prior: it searches three times, and its own distance decides."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

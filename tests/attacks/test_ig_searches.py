@@ -1,7 +1,5 @@
 """Searches of ig and april with and without a known mechanism: with ``searches=both`` all clients meet the same."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Imprint: bins by hand, shares of real batches beside theory, and what the readings of a gradient are."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

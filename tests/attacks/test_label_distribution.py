@@ -1,7 +1,5 @@
 """Shares of classes read off the last bias, and their comparison with guesses that saw no message."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

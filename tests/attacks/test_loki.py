@@ -1,7 +1,5 @@
 """Loki: columns by hand, sums of several clients beside theory and beside imprint, and what sums do not tell."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Statistics of the attack on membership, each against a small loop over the candidates."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

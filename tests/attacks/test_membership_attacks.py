@@ -1,7 +1,5 @@
 """The contract of every attack on membership: it scores the candidates in their order, from its view alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Shadow trainings in the attack on membership: an overfitted client, a client without the candidates, and refusals."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 

@@ -1,7 +1,5 @@
 """What attackers know of methods that clip and add noise: against the real clients, in searches, and in words."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterable

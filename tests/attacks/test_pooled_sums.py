@@ -1,7 +1,5 @@
 """Sums over groups of clients: the mean gradient of one larger batch, but for what secure aggregation rounds."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

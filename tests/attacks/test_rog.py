@@ -1,7 +1,5 @@
 """ROG: small images whose enlargement has the gradient, the ceiling above them, and a post-processor of public data."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Sequence

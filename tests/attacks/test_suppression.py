@@ -1,7 +1,5 @@
 """Suppression: the sum is the target's update to the last bit, where it is not, and an audit of one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """TabLeak: categories of a table, the join of several searches, and rows that it finds."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Static and adaptive attackers stand side by side: what each is told, and what becomes of it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The server behind secure aggregation: an audit on sums over groups of clients."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

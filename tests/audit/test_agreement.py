@@ -1,7 +1,5 @@
 """Agreement of a recorded update with the recomputed ones: by hand, on one recomputation and on several."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import cos, inf, pi, sin, sqrt
 

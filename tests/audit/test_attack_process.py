@@ -1,7 +1,5 @@
 """The attack process: attacks that crash, hang or fail once, and ends that leave nothing behind."""
 
-from __future__ import annotations
-
 import ctypes
 import dataclasses
 import importlib

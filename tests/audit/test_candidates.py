@@ -1,7 +1,5 @@
 """Candidates held against messages, and results exchanged between them: counts by hand, and chance where it acts."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Attribute inference by column: by hand, against SciPy's exact tests, and with guesses that know nothing."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

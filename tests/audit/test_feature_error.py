@@ -1,7 +1,5 @@
 """Errors of reconstructed features: against a loop, and in an audited run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

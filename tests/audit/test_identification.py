@@ -1,7 +1,5 @@
 """Identification against chance: with guesses that know nothing, of every kind we could think of, and by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import permutations
 from math import factorial

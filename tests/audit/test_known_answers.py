@@ -4,8 +4,6 @@ Each set-up is a real run (those that differ in their attack alone share one) or
 were changed. The expected verdict follows from the reason beside it and not from having run the code.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache

@@ -4,8 +4,6 @@ The attacks are closed forms for one example of softmax regression, which say th
 make of it is written here. So the verdict follows from arithmetic, as in `test_known_answers`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

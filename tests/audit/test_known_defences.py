@@ -4,8 +4,6 @@ What can be undone must leak to an attacker who is told, or be called undecided 
 never be called "no leak found". The expected verdicts follow from the reason beside them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final

@@ -1,7 +1,5 @@
 """Luck: results that saw nothing are no reconstructions, however few the messages, and whatever their sizes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Conclusions on membership from scores whose answer is known, and from scores that know nothing."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

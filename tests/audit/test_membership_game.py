@@ -1,7 +1,5 @@
 """The game of membership in an audit: its candidates, requests and entries, and the coin, which no attack reads."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

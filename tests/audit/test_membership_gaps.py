@@ -1,7 +1,5 @@
 """Clients and uploads of which an attack on membership has nothing: each is said, and none of it is protection."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Each expected verdict follows from the reason beside it and not from having run the code.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil

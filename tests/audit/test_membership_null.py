@@ -4,8 +4,6 @@ The checks must fail when the pipeline is broken on purpose: candidates in the o
 other classes than the members, controls that repeat the coins of the game.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The membership game with patients: whole ones are held out, and each has one score."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Running statistics that clients send: no attack on membership reads them, so that none says that nothing leaks."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

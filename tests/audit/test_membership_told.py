@@ -1,7 +1,5 @@
 """Attackers on membership who are told what hides the data: whom, of what, and what their results may conclude."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Membership at other vantages than the server's: behind secure aggregation, at another client, and outside."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

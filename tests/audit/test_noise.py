@@ -1,7 +1,5 @@
 """The law of a defence's noise: what is normal and independent passes, and each thing that it is not is told."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import final
 

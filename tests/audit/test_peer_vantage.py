@@ -1,7 +1,5 @@
 """Another client, and one outside: an audit on what is left of a mean, and one without any message."""
 
-from __future__ import annotations
-
 import json
 from itertools import chain
 from pathlib import Path

@@ -1,7 +1,5 @@
 """LPIPS from a file of weights: against the package's own way of building it, by identities, and with bad files."""
 
-from __future__ import annotations
-
 import hashlib
 import sys
 import warnings

@@ -1,7 +1,5 @@
 """What public data give by themselves: by hand, against naive loops, and in time."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The queue on disk: what is asked for, offered, solved and tried again, in files that are whole or not there."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

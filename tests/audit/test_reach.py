@@ -1,7 +1,5 @@
 """Images that an attack could not have recovered, by hand: what is counted, what is said, and where nothing is."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

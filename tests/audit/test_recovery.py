@@ -1,7 +1,5 @@
 """Scores: against scikit-image, against an SSIM written here, against brute force and against numbers by hand."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from itertools import permutations

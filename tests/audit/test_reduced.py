@@ -1,7 +1,5 @@
 """Scores of enlarged images in their data set's own size: by hand, and in an audited run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Floor of an attack that gives images without a message: by hand, and on the way through the queue."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

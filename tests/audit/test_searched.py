@@ -1,7 +1,5 @@
 """The objective at the truth and at the results: a search that failed is one that ended short."""
 
-from __future__ import annotations
-
 from math import inf, nan
 from pathlib import Path
 from types import SimpleNamespace

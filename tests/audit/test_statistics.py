@@ -1,7 +1,5 @@
 """Intervals and paired differences: against SciPy's bootstrap and exact intervals, and against numbers by hand."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -1,7 +1,5 @@
 """What sums would have hidden of a run, by hand and in real runs."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

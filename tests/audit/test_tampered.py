@@ -1,7 +1,5 @@
 """A malicious server's run: the changed network is built, sent and probed, its verdicts are kept from honest ones."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Conclusions where clients send running statistics beside the gradients that an audit attacks."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

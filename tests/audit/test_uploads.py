@@ -1,7 +1,5 @@
 """Uploads of training as targets: what clients write about them, what is granted, and what an attack reads off them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

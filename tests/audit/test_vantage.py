@@ -1,7 +1,5 @@
 """Where an attacker stands: at the server, at what a client sends, or at one example's gradient in local training."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil

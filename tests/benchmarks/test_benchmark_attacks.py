@@ -1,7 +1,5 @@
 """The comparison with breaching: the work both sides get is the same, and figures of it are what they say."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The benchmark of defences: both sides compute the same, it would notice if not, and what it prints."""
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

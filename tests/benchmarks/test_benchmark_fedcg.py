@@ -1,7 +1,5 @@
 """FedCG's benchmark: both sides compute the same, it would notice if not, and what it prints."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping

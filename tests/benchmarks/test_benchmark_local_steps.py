@@ -1,7 +1,5 @@
 """The benchmark of local iterations: every method of the two tables, the papers' ratios, and what it prints."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

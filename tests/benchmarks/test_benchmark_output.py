@@ -1,7 +1,5 @@
 """The flags, the progress and the report that all benchmarks share."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """The measurements on a GPU, on the processor: what is kept, what is refused, and what the parts compute."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Every benchmark with ``--quick``: it ends well, and its last line is one JSON object."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

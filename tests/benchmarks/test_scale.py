@@ -1,7 +1,5 @@
 """What the benchmark of messages compares before any time counts."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

@@ -15,8 +15,6 @@ processes of a run and less those in process, so that other programs hardly chan
 The last line of the output is one JSON object.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -12,8 +12,6 @@ runs over gRPC are not recorded. Exit code 1 if one differs or does not end. The
 object.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

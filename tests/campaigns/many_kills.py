@@ -10,8 +10,6 @@ sums of blocks, ``private`` one whose clients keep tensors. Exit code 1 if a run
 of the output is one JSON object.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

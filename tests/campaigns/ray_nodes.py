@@ -4,8 +4,6 @@ Every node is started by Ray's own commands, as on several machines: a head with
 there, and workers.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

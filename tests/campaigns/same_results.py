@@ -8,8 +8,6 @@ and every tensor in recordings, truth and checkpoints; not times, paths and the 
 ``--out`` is not made again. Exit code 1 if anything differs. The last line of the output is one JSON object.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """The benchmark of killed processes: it finds the process it is to kill, and says which run differs or does not end."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """The benchmark of many kills in one run: it counts what it killed, and every run ends as in process."""
 
-from __future__ import annotations
-
 import json
 import random
 import signal

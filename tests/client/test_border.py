@@ -1,7 +1,5 @@
 """The border of every client half: what may come in, what may go out, through whichever door."""
 
-from __future__ import annotations
-
 import dataclasses
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Checks of a broadcast: honest networks pass, crafted ones do not, and one that knows the checks does."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a server learns by asking for the numbers of models that it chose, as docs/threat_model.md says."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Networks of users, and clients of plug-ins, in joint steps: exact, or refused before the run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, final
 

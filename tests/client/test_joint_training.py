@@ -1,7 +1,5 @@
 """Clients that train together: the numbers of one by one but for rounding, in float64 within 1e-10."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Clients with a share of a GPU, which is pretended: they send what they send from the processor, to the bit."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Data that only the sites of a federation have: what their name says, what each site reads, a run without any data."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """Tables that only the sites have: the plan's name, each site's columns, other categories, a run, and a rehearsal."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

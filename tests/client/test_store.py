@@ -1,7 +1,5 @@
 """A client's private tensors on its own disk."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import random

@@ -1,7 +1,5 @@
 """Runs, audits, resumptions, estimates and models from Python: the results of the commands, and errors of one line."""
 
-from __future__ import annotations
-
 import ast
 import json
 import logging

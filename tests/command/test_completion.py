@@ -1,7 +1,5 @@
 """Completion of ``flfw`` in real shells."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Before anything is loaded: an interrupt, and names and fields that are read off source files."""
 
-from __future__ import annotations
-
 import builtins
 import dataclasses
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tables of results: columns and types are the same for every run, and values are those of the files."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

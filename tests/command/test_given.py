@@ -1,7 +1,5 @@
 """Arguments of the calls: what is taken, and what is refused in one line instead of a traceback or a guess."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Help: in groups that have every flag once, for 80 columns, with examples that are right."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal

@@ -1,7 +1,5 @@
 """Matrices and rehearsals from Python: their tables, their runs, and their refusals."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

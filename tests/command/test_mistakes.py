@@ -2,8 +2,6 @@
 
 One of each kind is made in a process that has imported little, which shows that its answer imports nothing large."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Packages that ``flfw new`` writes: they run as they are, and nothing is written over."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """The page of the Python interface: its examples run, and it names everything that there is."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path

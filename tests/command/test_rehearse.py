@@ -1,7 +1,5 @@
 """A rehearsal: which sizes are probed, what is said of them, what is refused; and the sizes as any audit's curve."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """A result: its tables, its verdicts, and its views in a notebook."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

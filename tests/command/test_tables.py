@@ -1,7 +1,5 @@
 """A paper's table from Python: the command's numbers, and its refusals."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

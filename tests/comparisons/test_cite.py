@@ -1,7 +1,5 @@
 """The papers behind a run: of its plug-ins, by their cards, and the source of its data."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Accuracies and claims in a matrix: where clients report nothing, and of methods with an epsilon."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

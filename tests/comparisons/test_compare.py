@@ -1,7 +1,5 @@
 """Runs side by side, on folders written by hand and on real ones."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

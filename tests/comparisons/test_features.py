@@ -1,7 +1,5 @@
 """Features of clients beside generated ones: whose they are, how they are laid out, and runs that have none."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Figures of finished runs: their numbers against hand-made and real runs, and what cannot be drawn."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What each client gains over training alone: against numbers made by hand; runs that are not of the same clients."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

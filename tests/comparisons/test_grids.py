@@ -1,7 +1,5 @@
 """Grids of reconstructions: their images, numbers and order against hand-made and real runs, and refusals."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Tables of a matrix in LaTeX, read by a small parser, and the same ranking on the page and in Markdown."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

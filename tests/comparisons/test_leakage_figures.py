@@ -1,7 +1,5 @@
 """Figures of what runs leak: numbers by hand, seeds pooled, what cannot be drawn, and the files of a paper."""
 
-from __future__ import annotations
-
 import json
 import re
 from itertools import pairwise

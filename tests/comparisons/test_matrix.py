@@ -1,7 +1,5 @@
 """A matrix: its question, its runs, what they show when they are pooled and paired, and its page."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

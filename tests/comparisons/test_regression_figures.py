@@ -1,7 +1,5 @@
 """Figures of regressions: the mean absolute error, of which less is better, in place of the accuracy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

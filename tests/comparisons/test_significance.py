@@ -1,7 +1,5 @@
 """Ranks of combinations: letters, Holm's correction, tests by hand, and how often they err where nothing differs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

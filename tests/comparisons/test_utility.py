@@ -1,7 +1,5 @@
 """Utility in a matrix: the accuracy of classifications, and the mean absolute error of regressions by hand and real."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Data sets are read anew in each test: its cache is its own."""
 
-from __future__ import annotations
-
 import pytest
 
 

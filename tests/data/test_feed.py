@@ -1,7 +1,5 @@
 """From stored pixels to a batch: augmentation against torchvision's, constants, and what a client trains on."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Data sets that are generated for each client on demand, and their split."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import subprocess

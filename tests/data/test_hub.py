@@ -1,7 +1,5 @@
 """Sets of the Hugging Face Hub, from folders on disk that its library reads like downloaded ones."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Splits for more clients than there are data: drawn on demand, and with one test set for all."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

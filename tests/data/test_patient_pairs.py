@@ -1,7 +1,5 @@
 """Pairs of patients, and an attack's scores of examples as a score of a patient."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

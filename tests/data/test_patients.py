@@ -1,7 +1,5 @@
 """Patients: folders of theirs, a test part of whole patients, splits that separate nobody, and what is refused."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 

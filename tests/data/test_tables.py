@@ -1,7 +1,5 @@
 """Tables of a user: kinds of columns, scales from training rows, plans, patients, and damaged files."""
 
-from __future__ import annotations
-
 from datetime import time
 from decimal import Decimal
 from pathlib import Path

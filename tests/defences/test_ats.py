@@ -1,7 +1,5 @@
 """ATS: each operation against PIL's, policies in batches, what is refused, and what clients see."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

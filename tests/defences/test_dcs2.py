@@ -1,7 +1,5 @@
 """DCS^2: against a loop over the printed formulas, its stop, its samples, its projection, and bad input."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

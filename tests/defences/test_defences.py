@@ -1,7 +1,5 @@
 """DP-Gaussian and low precision: by hand, in the mean over many draws, and through a real client."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal

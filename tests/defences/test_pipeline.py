@@ -1,7 +1,5 @@
 """Pipelines of defences: their order, the settings of each stage, their controls, and who adapts to all of them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """PRECODE: a round against a loop, a network that both sides build, and an attacker who computes the noise."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Draws of a defence that nobody can repeat: at real sites always, in simulations where they are asked for."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Numbers for a defence that follow from no state of a generator, however many of them somebody knows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

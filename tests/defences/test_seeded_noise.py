@@ -1,7 +1,5 @@
 """Noise of a defence that comes from the run's seed: who has the seed takes it off, and audits say so."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal
 

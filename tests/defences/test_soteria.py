@@ -1,7 +1,5 @@
 """Soteria: its scores against one backward pass for each unit, its columns, its clients, and who knows of it."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 from pathlib import Path
 

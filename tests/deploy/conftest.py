@@ -1,7 +1,5 @@
 """Reports of failed tests with a federation: the last lines of its logs are part of them."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 
 import pytest

@@ -1,7 +1,5 @@
 """Pins of a run: what a policy's table allows, and that everything which it does not name is at its default."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Federations that cannot be: what one machine can know is refused before anything is written, the rest by name."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterator

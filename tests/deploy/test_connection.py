@@ -1,7 +1,5 @@
 """Connection of a site: what it does when the server answers with an error, in calls and in heartbeats."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

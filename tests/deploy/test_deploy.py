@@ -1,7 +1,5 @@
 """What a federation is made of: certificates, keys, its folder, commands and processes; no network."""
 
-from __future__ import annotations
-
 import base64
 import datetime
 import hashlib

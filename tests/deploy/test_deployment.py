@@ -3,8 +3,6 @@
 The same app, the same numbers; what is killed goes on; who has no key or another authority is not let in.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

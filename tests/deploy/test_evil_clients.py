@@ -4,8 +4,6 @@ The lies are the rows of `tests.support.client_lies`. One run tells many: in eac
 `tests/server/test_lies_of_clients.py` tells them in one process.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache

@@ -4,8 +4,6 @@ The lies are the rows of `tests.support.server_lies`. Everything that a site sen
 `tests/deploy/test_lies_of_a_server.py` tells them in one process.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass

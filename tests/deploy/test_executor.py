@@ -1,7 +1,5 @@
 """A site's executor: what a fork has of its parent and what not, and who may ask it for messages."""
 
-from __future__ import annotations
-
 import os
 import signal
 import stat

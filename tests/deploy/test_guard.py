@@ -1,7 +1,5 @@
 """The guard between an app and the network, in Flower's own two functions, with its own state and store."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import logging

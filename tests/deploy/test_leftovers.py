@@ -1,7 +1,5 @@
 """Leftovers of ended runs: what goes, what stays, and that a run which can be resumed keeps its private tensors."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

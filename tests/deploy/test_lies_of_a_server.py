@@ -3,8 +3,6 @@
 The lies are the rows of `tests.support.server_lies`; `tests/deploy/test_evil_server.py` tells them over gRPC.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

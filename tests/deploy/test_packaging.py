@@ -1,7 +1,5 @@
 """Packages for real sites: each file parses, keeps its promises, and its commands work as plain processes."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """A site's own rules: the file they stand in, and what they let in and out."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Launcher of the server: a database that is locked for a while, as by a slow disk, and one that stays locked."""
 
-from __future__ import annotations
-
 import sqlite3
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A malicious server's messages to two real sites over gRPC: refused by policy, by the weights, and told by hashes."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

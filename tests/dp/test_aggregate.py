@@ -1,7 +1,5 @@
 """Who sees sums alone: noise that adds up, counted against loops, in what clients send, and over drop-outs."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 from itertools import combinations, product

@@ -1,7 +1,5 @@
 """Automatic clipping: the sum and the rounds of clients against loops, its sensitivity, its noise, its refusals."""
 
-from __future__ import annotations
-
 import dataclasses
 from math import inf, sqrt
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Canaries in a run: fair coins, scores against loops, honest noise below its claim and less noise above it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace

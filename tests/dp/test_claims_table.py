@@ -1,7 +1,5 @@
 """Table of claims in docs/privacy.md: every row is made here from the claims of the ledger."""
 
-from __future__ import annotations
-
 from math import isinf
 from pathlib import Path
 from typing import Any

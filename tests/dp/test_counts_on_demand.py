@@ -1,7 +1,5 @@
 """Counts of a privacy claim over clients whose data are drawn on demand: nobody's data are looked at."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -5,8 +5,6 @@ angle that is a multiple of 2 pi / 2^24. With the true data set taken off, the a
 multiples; with the other data set they are not.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 from itertools import count

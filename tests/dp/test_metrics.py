@@ -1,7 +1,5 @@
 """Numbers beside tensors: what tells neighbouring data sets apart, and a run whose clients report none."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """Networks in which one example changes the gradients of others: no bound on a single gradient covers that."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Neighbouring data sets of a claim: what one example more or less changes beside its own gradient."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf, sqrt
 from pathlib import Path

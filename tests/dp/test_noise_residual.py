@@ -1,7 +1,5 @@
 """The noise of a client's step, taken out of its update: honest clients pass, every way of cheating is found."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cached_property
 from math import inf

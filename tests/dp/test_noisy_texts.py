@@ -1,7 +1,5 @@
 """Noisy clients of a language model: an example is a text, whose loss is the mean over its places."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf
 from pathlib import Path

@@ -4,8 +4,6 @@ Each count is compared with the length by which the unit can change all that is 
 of deviation 1 on each released sum makes all of it one Gaussian mechanism of multiplier 1 / length.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from itertools import product
 from math import sqrt

@@ -1,7 +1,5 @@
 """A logical batch in physical ones: the same sum, one draw of noise, no more examples at once than were asked for."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A bound that follows a quantile: a loop, Opacus' rule, both noises' scales, its price, resumption, refusals."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping

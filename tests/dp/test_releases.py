@@ -1,7 +1,5 @@
 """Releases that claims must pay for: rounds asked for again, budgets over restarts; cohorts, and noise of a seed."""
 
-from __future__ import annotations
-
 import dataclasses
 from math import isinf, sqrt
 from pathlib import Path

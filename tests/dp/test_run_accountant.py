@@ -1,7 +1,5 @@
 """What an experiment may claim: counts made by hand against the ledger's, targets and budgets, and what is refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What a server may choose for a client, made so that the answer tells more than the site's ledger counts."""
 
-from __future__ import annotations
-
 import dataclasses
 from math import sqrt
 from pathlib import Path

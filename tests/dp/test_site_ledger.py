@@ -1,7 +1,5 @@
 """A site's ledger: what each message costs by the site's own numbers, and what is refused before anything leaves."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Rules that choose the training of a private run, by sizes that can be computed by hand, and the command for them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

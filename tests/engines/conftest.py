@@ -1,7 +1,5 @@
 """Ray as the files of its grid of actors use it: started once for all tests of a file."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

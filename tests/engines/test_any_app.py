@@ -1,7 +1,5 @@
 """Apps of examples/any_app on this project's actors and on Flower's engine: the same last models, bit for bit."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Clients of a round that one process trains together, in whole runs and message by message."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterable

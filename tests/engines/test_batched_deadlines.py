@@ -1,7 +1,5 @@
 """Cohorts beside deadlines and failures: time is not taken from them, and failures are those of one by one."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The app that Flower makes of the repository."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """How many messages an actor is handed at once."""
 
-from __future__ import annotations
-
 import pytest
 
 from flfw.engines.actor_pool import ChunkSizer

@@ -1,7 +1,5 @@
 """Files of examples/cluster, as far as they can be tried without a cluster: their words, and the script at work."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import socket

@@ -1,7 +1,5 @@
 """The same app in process and on Ray, and what an engine refuses or reports."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import threading

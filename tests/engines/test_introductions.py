@@ -1,7 +1,5 @@
 """One introduction in each actor, and the answers of the others that follow from it."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

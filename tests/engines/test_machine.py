@@ -1,7 +1,5 @@
 """What the machine or a Ray cluster can give, what is refused, and joining a cluster that is told it has GPUs."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """Sums of a branch's updates, made by the actor: the same bits as from single updates, also where some fail."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from collections.abc import Iterator, Sequence

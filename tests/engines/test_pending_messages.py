@@ -1,7 +1,5 @@
 """Messages on their way: values as they were when they were sent, and what is forgotten."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict

@@ -1,7 +1,5 @@
 """Grid of Ray's actors: order, failures, deaths and hangs of clients, and what a client keeps."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

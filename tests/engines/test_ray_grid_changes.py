@@ -1,7 +1,5 @@
 """Grid of Ray's actors, used in unusual ways: messages that change or are sent twice, replies, and dead actors."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """Ray cluster of a head and three workers, as processes of this machine: places, deaths of nodes and of the server."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """Flower apps that know nothing of this project, on its actors: with messages, and with a NumPyClient."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Ray's start on a busy machine: it is tried once more, in one line, and no third time."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 from collections.abc import Callable

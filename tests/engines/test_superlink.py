@@ -1,7 +1,5 @@
 """The app through Flower's own commands: the same numbers, one-line reasons, and nothing left running."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """Apps in the layouts of different authors: each is recorded by one line, and audited or refused in one line."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterator

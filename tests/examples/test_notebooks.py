@@ -1,7 +1,5 @@
 """The notebooks: stored without outputs, and run as they are in a kernel, whose event loop is running."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A chain of lines: what is changed, removed or forged is noticed, and a killed process costs no line."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import multiprocessing

@@ -1,7 +1,5 @@
 """A leading ``~`` that no shell has replaced, as in ``--out=~/run`` and in a notebook, is the home folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

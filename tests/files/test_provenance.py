@@ -1,7 +1,5 @@
 """Provenance of results: versions of packages, of which Ray may be absent."""
 
-from __future__ import annotations
-
 from importlib.metadata import version
 
 from flfw.files.provenance import environment, installed

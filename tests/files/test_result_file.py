@@ -1,7 +1,5 @@
 """Models of result.json: a field that is read has its type to the letter, and further ones stay."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Values whose writer may be anybody: what fits a type is taken as it is, everything else is refused by its field."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import inf, nan
 from pathlib import Path

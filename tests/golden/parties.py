@@ -1,7 +1,5 @@
 """Clients, servers and means of golden cases, each given the case's inputs in the place of data and random draws."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path

@@ -6,8 +6,6 @@ iteration of spectral norm, and the 1e-6 that torch adds to the norms it clips b
 not to agree, and is tested to differ.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping

@@ -3,8 +3,6 @@
 What ruff, import-linter and pyright check stands in pyproject.toml.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

@@ -1,7 +1,5 @@
 """The pages a reader opens: there is one for each plug-in, and commands, flags, files and keys on them exist."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import re

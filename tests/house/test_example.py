@@ -1,7 +1,5 @@
 """The example of the quickstart kind: an app that knows nothing of this project but the recorder's two lines."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """What to run: the record, its way through Flower's run_config, its checks, and the command line that fills it."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import subprocess

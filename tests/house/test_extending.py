@@ -1,7 +1,5 @@
 """The examples of docs/extending.md and of examples/plugins: in a copy of the checkout they keep the rules and run."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The house's rules notice a breach, leave what keeps them alone, and hold for this checkout (`make lint`)."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

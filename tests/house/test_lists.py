@@ -1,7 +1,5 @@
 """Lists on the pages that the code has, too: subcommands, methods that allow something, flags, variants, keys."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from functools import cache

@@ -1,7 +1,5 @@
 """`make nightly`: a part goes on where it was, its record is told apart from luck, and CI's complaints are right."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Data sets, splits, networks and tables of a user's own, by package.module:name."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Finding methods, clients, defences and attacks: the project's own by file, anybody's by package.module:Class."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

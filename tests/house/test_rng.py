@@ -1,7 +1,5 @@
 """Randomness: the same numbers for the same purpose everywhere, others for every other purpose."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """The site of docs/, and the same pages as GitHub shows them: each is found, and each link leads somewhere."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

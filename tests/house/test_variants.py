@@ -1,7 +1,5 @@
 """Variants of a method: each sets fields that exist, changes the training it names, and unknown ones are refused."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import fields, replace

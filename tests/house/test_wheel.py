@@ -1,7 +1,5 @@
 """The wheel in a fresh environment, used from outside the checkout, as somebody does who only has the package."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """A defence's own code in the objective: what is found out about it, and what is made of that."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """BatchNorm in training: the attacker's victim against the client itself, and what an audit grants of it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

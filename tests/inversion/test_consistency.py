@@ -1,7 +1,5 @@
 """Group consistency: registration, the mean of several starts, and its pull in a search."""
 
-from __future__ import annotations
-
 from math import pi
 
 import pytest

@@ -1,7 +1,5 @@
 """PEFTLeak: frozen tensors and adapters of a malicious server, and the patches that it reads off."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

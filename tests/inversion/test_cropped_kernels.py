@@ -1,7 +1,5 @@
 """Kernels without the entries that meet only padding: the same outputs, gradients and searches as with whole ones."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

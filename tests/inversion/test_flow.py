@@ -1,7 +1,5 @@
 """Flow matching as a prior: denoisers with a closed form, the trained network, and the steps of a search."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

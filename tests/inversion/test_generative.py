@@ -1,7 +1,5 @@
 """A generator's spaces, the L1 ball, and the evolution strategy, against independent computations."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Functions as flat lists of operations: the same numbers together, one by one and compiled; and their memory."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Sequence

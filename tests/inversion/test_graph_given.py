@@ -1,7 +1,5 @@
 """What a search computes once: everything that the guess does not change, with the same bits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

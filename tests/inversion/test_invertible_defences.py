@@ -1,7 +1,5 @@
 """Defences that an attacker can undo: a constant that is added, and entries that are replaced."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from math import log, sqrt

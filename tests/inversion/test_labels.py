@@ -1,7 +1,5 @@
 """Labels read off the last layer: by hand, on small networks, and how often the counts are right on MNIST."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from pathlib import Path

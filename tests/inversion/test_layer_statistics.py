@@ -1,7 +1,5 @@
 """Statistics of BatchNorm's inputs: by hand, inferred from what a step sends, and as a prior."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

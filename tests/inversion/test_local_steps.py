@@ -1,7 +1,5 @@
 """Victims of several local steps: the simulated training against plain loops, its derivative, and attacks on it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any

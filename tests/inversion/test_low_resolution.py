@@ -1,7 +1,5 @@
 """Enlarged small images: against torch's interpolation, their nearest images against an independent fit, the victim."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

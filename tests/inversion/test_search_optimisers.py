@@ -1,7 +1,5 @@
 """Adam and L-BFGS on many problems at once, against torch's own on each alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Literal, final
 

@@ -1,7 +1,5 @@
 """Tensors that all problems of a graph share: where they are larger than the results, problems run together."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

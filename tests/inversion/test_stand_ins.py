@@ -1,7 +1,5 @@
 """Stand-ins for private parts: what is read off exactly, and what public data teach."""
 
-from __future__ import annotations
-
 import torch
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy

@@ -1,7 +1,5 @@
 """Samples of steps: an attack's time from a few steps of each of its loops."""
 
-from __future__ import annotations
-
 import pytest
 
 from flfw.inversion import compute

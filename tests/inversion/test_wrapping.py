@@ -1,7 +1,5 @@
 """Victims in other coordinates: all but the coordinates is the client's."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Replies from a SuperLink, fetched as Flower's Grid does it: what cannot be read costs its sender alone."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable
 from typing import Any

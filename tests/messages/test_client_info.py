@@ -1,7 +1,5 @@
 """Introductions of clients that lie, or whose code is of another time; and what becomes of the others' run."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

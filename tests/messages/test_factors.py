@@ -1,7 +1,5 @@
 """Uploads as factors: against loops over small layers, what the server refuses, and a whole run."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

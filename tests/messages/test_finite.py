@@ -1,7 +1,5 @@
 """The check of received tensors: the same answer as a look at every value."""
 
-from __future__ import annotations
-
 from math import inf, nan
 
 import pytest

@@ -1,7 +1,5 @@
 """Arrays whose bytes are made late: the same messages, and never what a client writes in its memory afterwards."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Callable, Iterator, Sequence

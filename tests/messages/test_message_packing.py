@@ -1,7 +1,5 @@
 """Messages in plain parts: they come out as they went in, and nobody's change is seen by others."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

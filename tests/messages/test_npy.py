@@ -1,7 +1,5 @@
 """Arrays whose sender may lie: what NumPy writes is read as NumPy reads it, and everything else is a ValueError."""
 
-from __future__ import annotations
-
 from io import BytesIO
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Parts of a message that have not arrived yet: Flower's own functions, at our pace, where Flower looks for them."""
 
-from __future__ import annotations
-
 import threading
 from types import ModuleType, SimpleNamespace
 

@@ -1,7 +1,5 @@
 """What a server asks: a client reads it by its types, and refuses the rest before any work."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Grids around other grids: replies one at a time, in the messages' order."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """The wire: named tensors there and back, byte for byte as Flower writes them, and the check of what may leave."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import numpy as np

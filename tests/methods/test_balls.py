@@ -1,7 +1,5 @@
 """Batches in which each example chooses its step of a pass: who is drawn, a round against a loop, what is claimed."""
 
-from __future__ import annotations
-
 import dataclasses
 from math import sqrt
 from pathlib import Path

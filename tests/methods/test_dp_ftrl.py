@@ -1,7 +1,5 @@
 """DP-FTRL: rounds against a loop with whole matrices, the noise's scale, turns, resumption, and what is claimed."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """DSSGD: rounds against a loop written here, what is sent and what is downloaded, and what an attacker knows."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """FedBN: rounds against a loop that is written here, the choice by the layers' type, and the attacker's victim."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """FedCG: rounds against a loop that is written here, what it keeps to itself, and where clients start."""
 
-from __future__ import annotations
-
 import dataclasses
 from copy import deepcopy
 from math import exp

@@ -1,7 +1,5 @@
 """FedDF: rounds against a loop that is written here, what the server distils on, and what is refused."""
 
-from __future__ import annotations
-
 import dataclasses
 from copy import deepcopy
 from pathlib import Path

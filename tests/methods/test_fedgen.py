@@ -1,7 +1,5 @@
 """FedGen: rounds against a loop that is written here, and what becomes of classes that a client has not."""
 
-from __future__ import annotations
-
 import dataclasses
 from copy import deepcopy
 from pathlib import Path

@@ -1,7 +1,5 @@
 """FedNova: rounds against a loop that is written here, the closed forms against sums, and clients that do not count."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """FedSplit: rounds against a loop, with torch's own optimisers, that last or start afresh."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

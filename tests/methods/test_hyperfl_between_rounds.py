@@ -1,7 +1,5 @@
 """HyperFL: the extractor that a client keeps to report its change between rounds; rounds themselves are in golden."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

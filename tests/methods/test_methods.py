@@ -1,7 +1,5 @@
 """Every method: one round against a loop written here, and what all of them promise."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Methods with clipping and noise: one round against a loop over single examples, the noise's scale, who is drawn."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """Training that ends when nobody's validation accuracy rises: when, what follows, and after a kill the same."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """pFedHN and pFedHN-PC: rounds against a loop that is written here, numbers by hand, and who is sent what."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from math import prod

@@ -1,7 +1,5 @@
 """Methods on a pretrained network: rounds against loops, and that only what is trained is sent."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path

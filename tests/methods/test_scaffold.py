@@ -1,7 +1,5 @@
 """SCAFFOLD: rounds against a loop that is written here, the clients' own variates, and what an attacker computes."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Servers that train: killed while they do, how much memory they take, and what they leave alone."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Pretrained networks: their sizes, their weights' files, and that what is frozen stays as it was."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """Convolutions as products of matrices give what torch's own give, forwards, backwards and in what they remember."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 
 import pytest

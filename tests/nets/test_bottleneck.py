@@ -1,7 +1,5 @@
 """Variational bottleneck: its draws, its divergence against torch's, and the noise that one example gives away."""
 
-from __future__ import annotations
-
 from math import log
 
 import pytest

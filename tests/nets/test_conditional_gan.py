@@ -1,7 +1,5 @@
 """The conditional GAN of features: FedCG's own layers, maps of every side, and what a generator is refused for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

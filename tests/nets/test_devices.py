@@ -1,7 +1,5 @@
 """The device of a computation, and TensorFloat-32 on a GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

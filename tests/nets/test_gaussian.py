@@ -1,7 +1,5 @@
 """Gaussian noise: its scale in every tensor, tensors that have nothing in common, and the same from the same state."""
 
-from __future__ import annotations
-
 from math import inf, nan, prod
 
 import pytest

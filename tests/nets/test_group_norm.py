@@ -1,7 +1,5 @@
 """GroupNorm in place of BatchNorm: which layers, gradients against a loop, both sides of a run, refusals."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

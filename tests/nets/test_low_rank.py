@@ -1,7 +1,5 @@
 """HyperFL's step in factors: the same as dense gradients, whatever the settings, and taken where it should be."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator
 from itertools import pairwise

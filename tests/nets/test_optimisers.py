@@ -1,7 +1,5 @@
 """SGD, Adam and gradient clipping against torch's own."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

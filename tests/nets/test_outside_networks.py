@@ -1,7 +1,5 @@
 """Networks of a user's own: what is tried before a run, and what is refused in one line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

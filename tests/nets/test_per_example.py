@@ -1,7 +1,5 @@
 """Clipped per-example gradients: the same as a loop over examples, whatever the layers, the groups and the way."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from math import inf, nan, prod
 from typing import Any

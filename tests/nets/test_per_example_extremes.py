@@ -1,7 +1,5 @@
 """Clipping holds for gradients that overflow, underflow or cancel, as weights chosen by the server can make them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import inf, isfinite
 

@@ -1,7 +1,5 @@
 """Sensitivity of clipped sums in float32: the rounding errors of neighbours are far below the noise's margin."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Secure Gaussian noise: its scale, its grid, and every place against arithmetic with many digits."""
 
-from __future__ import annotations
-
 import inspect
 from math import inf, nan, sqrt
 

@@ -1,7 +1,5 @@
 """Traced operations: the same numbers for other arguments, what is computed once, and convolutions in other forms."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """The small transformers: sizes, causality, independent forward passes, patches, and per-example gradients."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Types of a network's tensors: those that a message can hold, and of which there is a mean."""
 
-from __future__ import annotations
-
 import pytest
 
 from flfw.errors import InputError

@@ -1,7 +1,5 @@
 """The frontier of differential privacy: its settings, the choice on validation data, its price, and what is printed."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from math import exp, inf, isinf, sqrt

@@ -1,7 +1,5 @@
 """The papers' tables: the numbers as printed, the settings behind them, and cells that are measured once and kept."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

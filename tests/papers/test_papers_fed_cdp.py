@@ -1,7 +1,5 @@
 """Fed-CDP's tables: their settings, figures without a run, figures of an audit's entries, and cells of Y or N."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

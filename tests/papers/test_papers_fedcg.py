@@ -1,7 +1,5 @@
 """FedCG's tables: the paper's settings, what the quick scale changes, and what stands beside the paper's attack."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Passes in which each example chooses a step: the epsilon against simulated losses, and what gets no credit."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import exp, inf, sqrt
 

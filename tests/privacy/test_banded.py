@@ -1,7 +1,5 @@
 """Banded matrices: their sensitivity by trying everything, their error by whole matrices and by jax_privacy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import combinations, pairwise
 from math import ceil, sqrt

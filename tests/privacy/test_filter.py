@@ -1,7 +1,5 @@
 """A filter for messages that are chosen one after the other: its sums, and what it never undercounts."""
 
-from __future__ import annotations
-
 from math import exp, inf, log, sqrt
 
 import pytest

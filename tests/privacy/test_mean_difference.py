@@ -1,7 +1,5 @@
 """Standardised mean difference of scores: against independent computations, and its level where it may fail."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import sqrt
 

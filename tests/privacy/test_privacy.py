@@ -1,7 +1,5 @@
 """Accounting: published and measured epsilons, small loops, divergences by integration, simulated canaries."""
 
-from __future__ import annotations
-
 import json
 import sys
 import warnings

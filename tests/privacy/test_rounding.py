@@ -1,7 +1,5 @@
 """Printed bounds: what is printed holds wherever the number does."""
 
-from __future__ import annotations
-
 from math import inf
 
 import numpy as np

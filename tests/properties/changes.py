@@ -5,8 +5,6 @@ name, order or nesting, removes or repeats it, or puts an odd value in its place
 that it shrinks a change that fails to a small one and prints how to make it again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import struct

@@ -1,7 +1,5 @@
 """What the properties share: a folder in memory and a finished run."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Strategies that change one thing in the records of a message: arrays and their headers, scalars, whole replies."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

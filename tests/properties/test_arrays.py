@@ -1,7 +1,5 @@
 """Arrays of a message: what NumPy writes is read as NumPy reads it, and a changed one is so too, or is refused."""
 
-from __future__ import annotations
-
 from io import BytesIO
 from typing import Any
 

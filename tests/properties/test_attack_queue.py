@@ -1,7 +1,5 @@
 """The queue of attack jobs: its jobs, probe sets, tries and results are read as written, or refused, or are none."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The border: a message crosses it if, and only if, it holds what the method shares, in its form, all of it finite."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase

@@ -1,7 +1,5 @@
 """Checkpoints, journals and private tensors: what is gone on from is what was kept, or nothing is."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

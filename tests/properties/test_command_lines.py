@@ -1,7 +1,5 @@
 """Command lines and a run's configuration: a changed one is refused in one line, or is another valid one."""
 
-from __future__ import annotations
-
 from math import inf, nan
 from typing import Any
 

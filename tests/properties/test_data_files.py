@@ -1,7 +1,5 @@
 """Files of data sets, of sites and of the cache, and downloaded archives: refused, or arrays and files that fit."""
 
-from __future__ import annotations
-
 import io
 import pickle
 import tarfile

@@ -1,7 +1,5 @@
 """A federation's folder: its layout, its registrations, its processes, its certificates, and its sites' config."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Chains of lines and sites' ledgers: no line is lost or changed unnoticed, and nothing that was spent comes back."""
 
-from __future__ import annotations
-
 import dataclasses
 from math import isfinite
 from pathlib import Path

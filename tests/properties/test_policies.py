@@ -1,7 +1,5 @@
 """A site's policy: a changed file is refused or another policy, and it decides on any run and answer with a reason."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import replace
 from math import inf

@@ -1,7 +1,5 @@
 """What the properties notice: each outcome of a reading, and what no reader may do."""
 
-from __future__ import annotations
-
 import pickle
 import socket
 from collections.abc import Callable

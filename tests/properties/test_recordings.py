@@ -1,7 +1,5 @@
 """Recordings, their manifest, truths, and their removal: what an audit reads is what was recorded."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

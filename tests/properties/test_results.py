@@ -1,7 +1,5 @@
 """What finished runs leave: result.json and its tables, matrices, records of evidence, points of the frontier."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The reader of types that most files share: a value is read if, and only if, it has the type to the letter."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass
 from math import isfinite

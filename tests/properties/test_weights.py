@@ -1,7 +1,5 @@
 """Files of pretrained weights: a changed one is refused or gives finite weights of the same shapes; no code runs."""
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What clients answer: uploads, metrics, client infos, whole rounds, and the recorder between."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any

@@ -14,8 +14,6 @@ as ``runs/finished-2``, and a function of its own here.
     *.txt            lists, written by hand after README.md, docs/ and the names that `sim.py --list` prints
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """The outside that stays: two programs, called in this process, and copies of what an earlier version left."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import importlib

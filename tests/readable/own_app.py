@@ -1,7 +1,5 @@
 """An app of somebody else: one linear layer, two clients with an image each, as on docs/recording.md."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict

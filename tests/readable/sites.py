@@ -1,7 +1,5 @@
 """A federation of one site, as it lies on a disk; what ``flfw deploy status`` says of it is what is read."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Command lines and names of today: each is taken, or refused in one line that names the new spelling."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Records of evidence of today: listed by the command, or refused in one line."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import sys

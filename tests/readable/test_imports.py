@@ -1,7 +1,5 @@
 """Imports that the pages of today name: each works, or the old place names a new one that does."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import sys

@@ -1,7 +1,5 @@
 """Ledgers of sites: today's is read with its epsilon, and none that is not understood ever counts as nothing."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

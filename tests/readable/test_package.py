@@ -4,8 +4,6 @@
 which they have the names of today.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Policies of sites: every key of today is read, and what is not understood stops the site in one line."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Recordings of another app, of today: read by the call that docs/recording.md documents, or refused in one line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Run folders of today: attacked again, compared, repeated, purged, resumed; or refused in one line."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

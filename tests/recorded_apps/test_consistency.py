@@ -1,7 +1,5 @@
 """Descriptions of foreign apps that are right or wrong: whether the truth explains the update, and the likely cause."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Audits of apps and networks that this project knows nothing of: what is granted, what leaks, what must not count."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Servers of foreign apps: public data that they hold, sums that are all they see, and networks that they changed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, final

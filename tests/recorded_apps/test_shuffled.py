@@ -1,7 +1,5 @@
 """An ordinary app, one epoch of shuffled batches: what the check of its description sees without their order."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

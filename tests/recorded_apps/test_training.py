@@ -1,7 +1,5 @@
 """Descriptions of foreign trainings: what an attack makes of them, what they cost, and what is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

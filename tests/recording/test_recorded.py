@@ -1,7 +1,5 @@
 """Whole ServerApps recorded in one line: both styles of apps, own names of records, actions and tensors."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterable

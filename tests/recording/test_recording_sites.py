@@ -1,7 +1,5 @@
 """What a federation of real sites writes down for an audit: only what it announced, only of what sites gave away."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Attribute inference on the page, and probes beside what training sent."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

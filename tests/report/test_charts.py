@@ -1,7 +1,5 @@
 """Charts of the report, as a reader gets them: lines, intervals, names, light and dark, a phone, a screen reader."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

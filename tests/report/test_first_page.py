@@ -1,7 +1,5 @@
 """The first page of a report: each of its sentences is true for the kind of run that it stands on."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any, NamedTuple

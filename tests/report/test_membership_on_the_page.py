@@ -1,7 +1,5 @@
 """Membership in a report: three questions on its first screen, a section of its own, and the words of each verdict."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The PDF of a page: printed by a real browser, or refused in one line before a run starts."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

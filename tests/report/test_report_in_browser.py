@@ -1,7 +1,5 @@
 """The report in a real browser, as its reader meets it: read, walked by keyboard, on a phone, in the dark, on paper."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Callable, Iterator

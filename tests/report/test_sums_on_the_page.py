@@ -1,7 +1,5 @@
 """Sums over clients on the page and in the terminal: views of peers and outsiders, and how many clients are needed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

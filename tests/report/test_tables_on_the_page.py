@@ -1,7 +1,5 @@
 """Reports of tables: words and numbers fit rows, a regression, and pairs of patients that were not all compared."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Texts on the page: characters of UTF-8, signs for what has no picture, and marks on what is wrong."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from flfw.report.findings import LEGEND, text_pair

@@ -1,7 +1,5 @@
 """The verdicts on the page: each cause has a sentence, each control a line, and older results are still read."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

@@ -1,7 +1,5 @@
 """Benchmark of what an attacker on membership gains who is told, on two draws."""
 
-from __future__ import annotations
-
 import pytest
 
 from research.measurements import adapted_membership

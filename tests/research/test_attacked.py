@@ -1,7 +1,5 @@
 """Page of the attacked defences: it is that of the records, and these answer the printed command."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from dataclasses import replace

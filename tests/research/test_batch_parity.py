@@ -1,7 +1,5 @@
 """The comparison of batches with breaching: both sides get the same work, and our side of it is what users run."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Distortions that keep a class: exact for a linear model, never too long for others, and the command."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Evidence at the papers' scale: its list, its records, the words of agreement, and the page printed from it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

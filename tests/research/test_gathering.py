@@ -1,7 +1,5 @@
 """Gathering of evidence: runs that are cut and go on, many processes, and the code of a commit in its own worktree."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Inversions of features: the search by hand, the nearest generated feature, and the command as a user calls it."""
 
-from __future__ import annotations
-
 import csv
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The main job over seeds and machines: records from finished runs, and the page from the records."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Benchmark of membership inference, on few digits."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The search for a transformation policy: both scores against loops, the ranking by hand, and the command."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from math import log

@@ -1,7 +1,5 @@
 """What a run recorded is audited again, thinned out, limited and removed; and what an audit asks for besides."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil

@@ -1,7 +1,5 @@
 """The capability test: attacks that keep to their grants pass it, and each way of cheating is caught."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Command lines and their ends: each right one ends with 0, each wrong one with 2 and one line, and writes nothing."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import os

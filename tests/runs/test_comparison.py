@@ -1,7 +1,5 @@
 """Comparison of two results: bit for bit, within an interval that the first one states, or different."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What a run is said to cost, against running it, and that finding out leaves nothing behind."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import sys

@@ -1,7 +1,5 @@
 """A membership game is played again from the recordings of a run: the same scores, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

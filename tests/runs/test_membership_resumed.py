@@ -1,7 +1,5 @@
 """A membership audit that is killed goes on to the same items and does nothing twice; no engine changes them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Runs on a user's own table: classification, regression, rehearsal; metrics, cells of the audit, and refusals."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

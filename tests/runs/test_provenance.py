@@ -1,7 +1,5 @@
 """Sessions, foreign code, git and packages in result.json."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Reach of private experiments: the largest movement and the noise by hand, and the cells that cannot learn."""
 
-from __future__ import annotations
-
 import json
 from math import log, sqrt
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whole runs from the command line: files, exit codes, and what a script outside reads."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import os

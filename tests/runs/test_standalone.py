@@ -1,7 +1,5 @@
 """The app with nobody around it: from start to report, and going on with what was cut short."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a phase of a run is said to take, by a clock that goes on only where the test says so."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

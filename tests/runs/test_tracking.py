@@ -1,7 +1,5 @@
 """What trackers are handed, when, and what becomes of those that fail."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading

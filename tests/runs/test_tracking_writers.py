@@ -1,7 +1,5 @@
 """Records of the three tools, read back by the tools' own readers."""
 
-from __future__ import annotations
-
 import json
 import socket
 import struct

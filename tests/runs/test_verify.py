@@ -1,7 +1,5 @@
 """Runs and audits are repeated by ``--verify``; a changed number, plug-in or package is said."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

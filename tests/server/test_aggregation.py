@@ -1,7 +1,5 @@
 """The weighted mean: by hand, and bit by bit that of sums made all at once."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import reduce
 from operator import add

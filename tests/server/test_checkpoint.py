@@ -1,7 +1,5 @@
 """What a killed run goes on from: bit-equal wherever the kill fell, and never from something damaged or foreign."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """What a server's student follows: numbers by hand, and teachers that speak ahead of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import exp, log
 

@@ -1,7 +1,5 @@
 """Clients that fail, each in its own way: the line that names them, the count, and whether the run goes on."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

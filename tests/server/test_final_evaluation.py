@@ -1,7 +1,5 @@
 """The final evaluation of some clients: who is asked, what stands in the results, and the interval beside a mean."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """A run whose disk was full ends in one line, and goes on to the same numbers once there is room."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """Means of whole numbers near the ends of their type: none turns around to the other end."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

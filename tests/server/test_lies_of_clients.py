@@ -4,8 +4,6 @@ The lies are the rows of `tests.support.client_lies`, a round each; `tests/deplo
 gRPC.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

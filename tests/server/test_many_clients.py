@@ -1,7 +1,5 @@
 """Bookkeeping of the server that does not grow with the number of clients."""
 
-from __future__ import annotations
-
 import json
 import tracemalloc
 from math import sqrt

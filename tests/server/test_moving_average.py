@@ -1,7 +1,5 @@
 """Moving average of the models: a loop, what is evaluated and what is sent, resumption, refusals."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

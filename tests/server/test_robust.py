@@ -1,7 +1,5 @@
 """Robust means: by hand, against small loops, among liars, and what a run refuses."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

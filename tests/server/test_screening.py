@@ -1,7 +1,5 @@
 """The screen of updates: a change far larger than all others is refused by name, and no other is."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

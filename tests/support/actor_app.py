@@ -1,7 +1,5 @@
 """ClientApp whose messages say what the client does: for tests of a grid, importable in every process."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import time

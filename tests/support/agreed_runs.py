@@ -1,7 +1,5 @@
 """Runs that sites have agreed to, their policies, and the honest questions and answers of these runs."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from dataclasses import replace

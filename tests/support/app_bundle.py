@@ -1,7 +1,5 @@
 """A bundle of an app, as SuperNodes read it."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 

@@ -1,7 +1,5 @@
 """Questions of a server to a site, and ways to make them other ones; `tests.support.server_lies` uses them."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Real digits, small networks and what a client sends of them, for the tests of attacks."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy

@@ -1,7 +1,5 @@
 """ClientApp that does what clients should not, as its messages say; every process can import it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time

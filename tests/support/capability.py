@@ -14,8 +14,6 @@ Not detected: data within the attack's own code, the digits and tables that come
 this machine whose path the attack has.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import shutil

@@ -4,8 +4,6 @@ Each row is a round of a run: in round k the evil client tells the k-th lie of a
 answer is harmless, and counts as if it were honest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

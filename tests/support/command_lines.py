@@ -1,7 +1,5 @@
 """Command lines with their ends, from a table, and the files that they name."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """CSV files that runs leave, with a line of names at the top."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Sequence
 from pathlib import Path

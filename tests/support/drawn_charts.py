@@ -1,7 +1,5 @@
 """Charts of a page, read back as a browser draws them."""
 
-from __future__ import annotations
-
 import re
 from xml.etree import ElementTree
 

@@ -1,7 +1,5 @@
 """Training alone by any engine, and its numbers without its times."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Method that enrols all clients anew before each round, by the server's own code: one run then tells many lies."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, final
 

@@ -5,8 +5,6 @@
 TABLE is a file with the name of a table in `tests.support.client_lies`; it is read again for each message.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

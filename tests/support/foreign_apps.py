@@ -1,7 +1,5 @@
 """Apps of Flower that know nothing of this project, recorded in this process, and audits of them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

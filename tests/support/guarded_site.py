@@ -1,7 +1,5 @@
 """Site behind its guard in one process: Flower's own functions, state and store, without a connection."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from flwr.app import Message

@@ -1,7 +1,5 @@
 """Clients with unlike numbers of examples that train alone, or together, and what is compared then."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Audits of known answer: their set-ups, the attacks that they begin with, faults of recordings, and a runner."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Reader of simple LaTeX: it refuses what would not compile."""
 
-from __future__ import annotations
-
 import re
 
 _TOKEN = re.compile(r"\\(begin|end)\{([a-z*]+)\}|(?<!\\)([{}])")

@@ -1,7 +1,5 @@
 """Ways to answer a message with something else than an honest client would; `tests.support.client_lies` uses them."""
 
-from __future__ import annotations
-
 import os
 import zlib
 from collections.abc import Callable, Sequence

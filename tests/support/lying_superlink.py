@@ -3,8 +3,6 @@
 It stands in the federation's place, with its certificate, and keeps all that sites send.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import deque

@@ -1,7 +1,5 @@
 """Runs of a matrix: a small one to carry out, and folders written by hand."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

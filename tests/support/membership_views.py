@@ -1,7 +1,5 @@
 """The smallest views of attacks on membership: clients of one network, each with one step on digits of its own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """One round of any method's clients without an engine, and what the loops written beside it are compared by."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Files in MNIST's format."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Networks of a user that are unlike this project's: ``--net tests.support.odd_nets:centred``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import prod
 

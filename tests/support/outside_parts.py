@@ -1,7 +1,5 @@
 """A data set, a split and a table of a user's own, named as package.module:name."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 

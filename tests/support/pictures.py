@@ -1,7 +1,5 @@
 """Small image files for the tests of the sets that are made of such."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

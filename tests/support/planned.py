@@ -1,7 +1,5 @@
 """Plan of a run, checked as a run checks it, and the parts that an audit takes first."""
 
-from __future__ import annotations
-
 from flfw.experiment.audit import AttackSettings
 from flfw.plans.combinations import check_audit, check_clients
 from flfw.plans.run_plan import AuditPlan, RunPlan

@@ -1,7 +1,5 @@
 """Poison for a copy of a run: all data that a job does not grant are replaced by values that change any result."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Commands that must be refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -17,8 +17,6 @@ T - 1 messages span all these rows if (T - 1)(n - m) >= b, and all N_t together 
 be independent, so the layer has at least T m + b inputs.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """Folders of runs written by hand, for the tests of what is made of them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

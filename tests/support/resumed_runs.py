@@ -1,7 +1,5 @@
 """Runs that are cut short, and whether two runs came to the same."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rounds of a federation in this process without an engine, and what loops that are written beside them need."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field

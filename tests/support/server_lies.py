@@ -3,8 +3,6 @@
 Where the words are empty, the answer is an honest upload. `NOTHING`: no answer at all.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import final
 

@@ -1,7 +1,5 @@
 """Defences that leave an attack nothing to find."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

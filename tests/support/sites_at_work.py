@@ -1,7 +1,5 @@
 """Federations of processes over gRPC, with TLS and keys, and the runs of an honest server on them."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """The smallest run there is to audit, and attacks that guess one example behind each observation."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A small table of one number and two categories, and what a client with such rows sends."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """A pretrained network of a few hundred numbers, named as a user's own: tests.support.tiny_backbone:TINY."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from torch import Tensor, nn

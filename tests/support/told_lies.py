@@ -1,7 +1,5 @@
 """Runs in which an evil client told lies, and what each may cost: the liar its round, and nobody else anything."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

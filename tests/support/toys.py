@@ -1,7 +1,5 @@
 """A data set small enough to count by hand, for the tests of splits."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from flfw.data import Dataset

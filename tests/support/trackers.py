@@ -1,7 +1,5 @@
 """Trackers for tests: one that writes down its calls, one that fails, one whose package nobody has."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Mapping, Sequence

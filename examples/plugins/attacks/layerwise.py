@@ -8,8 +8,6 @@ Departures  1. small tensors count as much as large ones.
             2. for generated networks the tensors are those of the victim model's coordinates.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import final
 

@@ -1,7 +1,5 @@
 """q-FedAvg's client half: local SGD; it also reports its mean loss at the received model."""
 
-from __future__ import annotations
-
 from typing import final
 
 import torch

@@ -6,8 +6,6 @@ Quick       one round.
 Departures  none.
 """
 
-from __future__ import annotations
-
 from flfw.experiment import Experiment
 from flfw.papers.preset import Preset, Presets, ResultMetric, Scale
 from flfw.papers.published import Cell

@@ -9,8 +9,6 @@ A probe     one gradient of the shared layers, with the private ones as they are
 Departures  a layer is a module with parameters of its own, such as a convolution or a normalisation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import final

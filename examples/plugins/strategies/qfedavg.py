@@ -13,8 +13,6 @@ Departures  all clients of the cohort count, and are not drawn in proportion to 
     w   <- w - sum_k F_k^q d_k / sum_k h_k
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, final

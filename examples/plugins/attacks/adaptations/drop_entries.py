@@ -6,8 +6,6 @@ Does        sets the same entries of a trial gradient to 0, and scales the other
 Departures  1. an entry that is exactly 0 by chance counts as dropped.
 """
 
-from __future__ import annotations
-
 from typing import final
 
 from flfw.inversion.client_models.operator import Operator

@@ -5,8 +5,6 @@ Acts on     the change of the shared tensors (in a probe: their gradient).
 Departures  none.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import final
 

@@ -1,7 +1,5 @@
 """A perceptron with one hidden layer."""
 
-from __future__ import annotations
-
 from math import prod
 
 from torch import nn

@@ -1,7 +1,5 @@
 """All units is exact for one example, and refuses a convolution."""
 
-from __future__ import annotations
-
 import pytest
 
 from flfw.adversary.attack import NotApplicableError

@@ -1,7 +1,5 @@
 """The adaptation to drop_entries explains what the defence sends."""
 
-from __future__ import annotations
-
 import torch
 
 from flfw.attacks.adaptations.drop_entries import DropEntriesAdaptation

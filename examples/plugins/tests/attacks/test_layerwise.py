@@ -1,7 +1,5 @@
 """Layerwise recovers a digit from the undefended sigmoid LeNet."""
 
-from __future__ import annotations
-
 from flfw.attacks.layerwise import Layerwise, LayerwiseSettings
 from tests.support.attackable import attackable, db, digits, generators
 

@@ -1,7 +1,5 @@
 """Quantity skew: nothing is lost, nothing is held twice, and sizes differ."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from flfw.data.splits.partition import split

@@ -1,7 +1,5 @@
 """Wine: sizes and range."""
 
-from __future__ import annotations
-
 from flfw.data import load
 
 

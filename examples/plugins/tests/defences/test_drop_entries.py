@@ -1,7 +1,5 @@
 """Drop entries: the share, the mean, the draws."""
 
-from __future__ import annotations
-
 import torch
 
 from flfw.clients.defences.drop_entries import DropEntries, DropEntriesSettings

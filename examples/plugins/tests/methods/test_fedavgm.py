@@ -1,7 +1,5 @@
 """FedAvgM: rounds against a loop that is written here, and the velocity by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

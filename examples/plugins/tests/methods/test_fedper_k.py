@@ -1,7 +1,5 @@
 """FedPer with K_P private layers: which tensors are shared."""
 
-from __future__ import annotations
-
 import pytest
 
 from flfw import nets

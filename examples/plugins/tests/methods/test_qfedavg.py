@@ -1,7 +1,5 @@
 """q-FedAvg: plain averaging with q=0, the weights by hand, and a round of real clients."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The invented paper: a cell leads to its run."""
 
-from __future__ import annotations
-
 from flfw.papers import published
 from flfw.papers.example import accuracies
 

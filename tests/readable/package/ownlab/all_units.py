@@ -7,8 +7,6 @@ Exact       for one example: dL/dW_k = dL/db_k x for each unit k, so x = sum_k b
 Departures  several examples give their mixture, once for each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import final
 

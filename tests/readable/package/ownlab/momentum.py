@@ -13,8 +13,6 @@ Departures  networks with buffers (batch-norm statistics) are refused: momentum 
     w <- w - v
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import final

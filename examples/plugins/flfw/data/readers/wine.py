@@ -1,7 +1,5 @@
 """Wine: 178 rows of 13 features, shipped with scikit-learn."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

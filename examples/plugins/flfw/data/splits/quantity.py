@@ -1,7 +1,5 @@
 """Quantity skew: clients have the same mixture of classes, but numbers of examples in proportions from Dir(alpha)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
