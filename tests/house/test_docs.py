@@ -20,6 +20,7 @@ from flfw.command.rehearse import DEFAULT, RehearsalCommand
 from flfw.data.splits import schemes
 from flfw.files.result_entries import ResultModel
 from flfw.files.result_file import ResultFields
+from flfw.files.verdicts import Cause
 from flfw.papers.frontier.points import NAME
 from flfw.papers.frontier.points import table as frontier
 from flfw.papers.published import table
@@ -101,6 +102,14 @@ def test_each_name_on_the_page_on_code_is_defined_in_a_file_that_it_links() -> N
     for owner, method in re.findall(r"`([A-Z]\w+)\.(\w+)`", text):
         bodies = re.findall(rf"^class {owner}\b.*?(?=^\S|\Z)", linked, re.DOTALL | re.MULTILINE)
         assert any(is_defined(method, body) for body in bodies), (owner, method)
+
+
+def test_each_cause_of_a_verdict_is_explained_on_a_page() -> None:
+    pages = [ROOT / "docs" / f"{page}.md" for page in ("verdicts", "membership", "attacks/label_distribution")]
+    text = "".join(page.read_text() for page in pages)
+    causes = [cause for group in get_args(Cause) for cause in get_args(group) or [group]]
+    assert len(causes) > 30
+    assert [cause for cause in causes if f"`{cause}`" not in text] == []
 
 
 def is_defined(name: str, code: str) -> bool:
