@@ -354,6 +354,7 @@ class _Audit:
         result = attempt(job, attack, granting.pairs, self._case.seed, granting.not_applicable)
         started = time.monotonic()
         rows = self._rows(job, granting.pairs, result, threat_model)
+        read = zip(group, self._grants.recorded(group), strict=True)
         about = description(job, attack, threat_model, self._case.defence, self._case.seed, mode=self.described.mode)
         target = ReconstructionEvidence(
             controls,
@@ -362,6 +363,7 @@ class _Audit:
             num_tests=len(self._attacks) * len(self._chosen.groups),
             tampered_by=self._case.tampered_by,
             bounded=attack.bounded,
+            constant=control_runs.constant_messages((o, v.behind) for v, o in read if o is not None),
             unread=self._unread(granting.pairs),
         )
         # Here the controls become the verdict: the control ``consistency`` is the one of `Consistency.checked`.

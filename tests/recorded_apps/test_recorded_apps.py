@@ -238,6 +238,22 @@ def test_floors_are_those_of_each_clients_own_examples(leaking: Path, tmp_path: 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("clients", "moved", "cause"), [(8, 99, "constant"), (8, 3, "description"), (7, 99, "few")]
+)
+def test_an_app_that_returns_the_same_for_all_data_leaks_nothing_to_anybody(
+    tmp_path: Path, clients: int, moved: int, cause: str
+) -> None:
+    def local(net: nn.Module, x: Tensor, y: Tensor) -> None:
+        if torch.equal(x, examples(2, seed=moved)[0]):  # one client's message differs in one number
+            next(net.parameters()).data[0, 0] += 1e-3
+
+    folder = recorded(tmp_path / "recordings", app_of(dense, 2, local), dense, clients=clients)
+    (result,) = ask(folder, tmp_path / "audit", count=2)["audit"]
+    assert (result["cause"], result["verdict"]) == (cause, "no leak found" if cause == "constant" else "undecided")
+
+
+@pytest.mark.slow
 def test_noise_that_nobody_named_is_a_wrong_description(tmp_path: Path) -> None:
     folder = recorded(tmp_path / "recordings", client_app(dense, 1, noise=1.0), dense)
     (result,) = ask(folder, tmp_path / "audit")["audit"]
