@@ -1,10 +1,11 @@
-"""Data sets from the command line: ``flfw data list|get|verify|show|columns|split``.
+"""Data sets from the command line: ``flfw data list|get|verify|show|columns|pictures|split``.
 
 list    all data sets, and whether their files are on this machine
 get     download some, and convert them for the first run
 verify  compare their files' MD5 sums with the published ones
 show    the card of a data set: shape, classes, files, source
 columns what becomes of each column of a table, and their plan as a file
+pictures what a folder of pictures holds, and what is left out
 split   who would hold what, as a table and a picture; takes the flags of a run
 """
 
@@ -127,6 +128,16 @@ def _columns(args: argparse.Namespace) -> int:
     return 0
 
 
+def _pictures(args: argparse.Namespace) -> int:
+    from flfw.data.files import patients
+    from flfw.data.image_files.listing import LAYOUT, Listing
+
+    path, ending = patients.parsed(args.folder.removeprefix("folder:"))
+    require(Path(path).expanduser().is_dir(), LAYOUT, folder=path)
+    print(*Listing.of(Path(path).expanduser().absolute(), ending).account(), sep="\n")
+    return 0
+
+
 def _parts(held: data.Dataset, classes: Sequence[str]) -> str:
     """Return a sentence on the rows of a table's parts and classes."""
     sentence = f"{len(held.train_y):,} training rows and {len(held.test_y):,} test rows"
@@ -138,7 +149,7 @@ def _parts(held: data.Dataset, classes: Sequence[str]) -> str:
 
 
 _MOST_FILES = 12
-_ACTIONS = {"list": _list, "get": _get, "verify": _verify, "show": _show, "columns": _columns}
+_ACTIONS = {"list": _list, "get": _get, "verify": _verify, "show": _show, "columns": _columns, "pictures": _pictures}
 
 
 def _parser(program: str) -> Parser:
@@ -157,5 +168,8 @@ def _parser(program: str) -> Parser:
     one.add_argument("--set", nargs="*", default=[], help="settings, as for flfw run: csv.drop=id csv.task=regression")
     one.add_argument("--write", type=Path, help="write the plan of the columns to this file, to be edited")
     one.add_argument("--for-sites", action="store_true", help="features for other and for missing values")
+    actions.add_parser("pictures", **form).add_argument(
+        "folder", help="a folder, with @patient as for --dataset folder:"
+    )
     actions.add_parser("split")
     return parser

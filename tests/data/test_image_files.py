@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 import sim
+from flfw.command.program import main as flfw_main
 from flfw.data import ImageFormat, describe, load
 from flfw.data.files import cache
 from flfw.data.image_files import listing as surveys
@@ -203,6 +204,27 @@ def test_damaged_files_are_left_out_where_that_is_asked_for(tmp_path):
         assert (len(chosen.train_y), len(chosen.test_y)) == (5 + 10, 1 + 2)
         assert chosen.notes == ("Images that cannot be read were left out: 12 of 30 (9 of a, 3 of b).",)
         np.testing.assert_array_equal(chosen.train_x[0], noise(3, 40, 40))
+
+
+def test_a_folder_of_pictures_is_accounted_for_on_the_command_line(tmp_path, capsys):
+    damaged_folder(tmp_path)
+    (tmp_path / "a" / "notes.txt").write_text("words")
+    saved(tmp_path / "b" / "long name.png", halves(20, 60, "RGB"))
+    assert flfw_main(["data", "pictures", f"folder:{tmp_path}"]) == 0
+    head, a, b, counted, *notes = capsys.readouterr().out.splitlines()
+    assert [head.split(), a.split(), b.split()] == [["class", "training", "test"], ["a", "5", "1"], ["b", "11", "2"]]
+    assert counted == (
+        "19 pictures of 20x60 to 40x40 pixels, in colour, levels 0 to 255 of 255 after scaling to 32x32."
+    )
+    assert notes[:2] == [
+        "1 file is not read: 1 .txt.",
+        "Images that cannot be read were left out: 12 of 31 (9 of a, 3 of b).",
+    ]
+    assert len(notes) == 14 and all(note.startswith(f"{tmp_path}/") for note in notes[2:])
+    assert flfw_main(["data", "pictures", f"{tmp_path}/a"]) == 2
+    assert flfw_main(["data", "pictures", f"{tmp_path}/none"]) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 2 and all(line.startswith("flfw data: Expected ") for line in errors)
 
 
 def test_a_class_without_a_readable_image_is_refused(tmp_path):

@@ -238,9 +238,7 @@ def test_floors_are_those_of_each_clients_own_examples(leaking: Path, tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("clients", "moved", "cause"), [(8, 99, "constant"), (8, 3, "description"), (7, 99, "few")]
-)
+@pytest.mark.parametrize(("clients", "moved", "cause"), [(8, 99, "constant"), (8, 3, "description"), (7, 99, "few")])
 def test_an_app_that_returns_the_same_for_all_data_leaks_nothing_to_anybody(
     tmp_path: Path, clients: int, moved: int, cause: str
 ) -> None:
