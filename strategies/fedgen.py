@@ -57,6 +57,7 @@ from flfw.server.distillation import ServerTraining, TrainingServer, scores_with
 class FedGenSettings(PersistentTraining, ServerTraining):
     """Settings of local training and of the server's, and the start of the extractors."""
 
+    optimiser: Literal["sgd", "adam"] = "adam"  # the authors'; see strategies/fedsplit.py
     server_decay: NonNegativeFloat = 1e-4  # weight decay of the server's Adam
     diversity: NonNegativeFloat = 1.0  # weight of the diversity loss; 0: without
     pairs: Literal["same_label", "halves"] = "same_label"  # what that loss compares: two draws, or a batch's halves
