@@ -164,7 +164,8 @@ client = ClientApp()
 def serve(grid: Grid, context: Context) -> None:
     """Run the experiment of the run's configuration, as `flfw.engines.federation` does it.
 
-    Only ``flwr run`` calls it, for ``engine=flwr`` and for real sites. `flfw.runs.launch` calls `federate` for others.
+    It is the server of ``engine=flwr`` and of real sites; ``flwr run .`` in the checkout has `flfw.runs.standalone`.
+    `flfw.runs.launch` calls `federate` for other engines.
     """
     from flfw.engines.federation import federate  # clients import this module too, and do not need the engine
 

@@ -209,8 +209,8 @@ class Federation:
             return before, arrays
         deadline, left = self._engine.round_deadline, rounds - before
         try:
-            # Flower's own loop: configure_train and aggregate_train of `flfw.server.strategy`, then `_finish_round`.
-            result = self._strategy.start(self._grid, arrays, left, timeout=deadline, evaluate_fn=self._finish_round)
+            # Flower's own loop: configure_train and aggregate_train of `flfw.server.strategy`, then `_after_round`.
+            result = self._strategy.start(self._grid, arrays, left, timeout=deadline, evaluate_fn=self._after_round)
         except _Ended as ended:
             return ended.round, ended.arrays
         return rounds, result.arrays
@@ -237,7 +237,7 @@ class Federation:
         """Return the audited rounds as they are known in a round, since it may be an early last one."""
         return self._audit.audited_by(server_round if self._is_last(server_round) else self._rounds)
 
-    def _finish_round(self, flower_round: int, arrays: ArrayRecord) -> None:
+    def _after_round(self, flower_round: int, arrays: ArrayRecord) -> None:
         """Report a round, probe, save a checkpoint: Flower's `evaluate_fn`, after each round and before the first."""
         done = flower_round + self._strategy.rounds_before
         if self._checkpoints.last and done == self._checkpoints.last.round:

@@ -246,7 +246,8 @@ class GaussianNoise(ABC):
 
         Args:
             values: by name; they may be changed in place.
-            std: standard deviation of the noise, >= 0 and finite; 0: the values are returned as they are.
+            std: standard deviation of the noise, >= 0 and finite; 0: the values are returned as they are. With
+                ``scales`` it is in their unit: a noise multiplier, where these are clipping bounds.
             scales: factor > 0 of ``std`` for each tensor; None: 1.
         """
 
