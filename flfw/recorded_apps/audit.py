@@ -222,6 +222,21 @@ def _describe(
     return lambda seen: constant
 
 
+def _unmoved_messages(messages: Sequence[tuple[Observation, Truth]]) -> int:
+    """Return the number of messages where each is what its client had received, or nothing but zeros; 0: some differ.
+
+    Equal messages of another kind count for nothing here: the truth is the caller's word, and clients whose data are
+    the same by a fault of the app send the same.
+    """
+    moved = (
+        value
+        for observation, _ in messages
+        for name, value in observation.sent.items()
+        if value.any() and not (name in observation.received and torch.equal(value, observation.received[name]))
+    )
+    return 0 if any(True for _ in moved) else control_runs.constant_messages(messages)
+
+
 @final
 class _Audit:
     """An audit: its controls, its attacks and their results.
@@ -363,7 +378,7 @@ class _Audit:
             num_tests=len(self._attacks) * len(self._chosen.groups),
             tampered_by=self._case.tampered_by,
             bounded=attack.bounded,
-            constant=control_runs.constant_messages((o, v.behind) for v, o in read if o is not None),
+            constant=_unmoved_messages([(o, v.behind) for v, o in read if o is not None]),
             unread=self._unread(granting.pairs),
         )
         # Here the controls become the verdict: the control ``consistency`` is the one of `Consistency.checked`.
