@@ -11,7 +11,7 @@ from typing import Any
 import flfw
 
 _PLUGINS = ("strategies", "clients", "attacks")
-_SUFFIXES = (".py", ".md")  # Flower's app bundles hold few other kinds of files
+_SUFFIXES = (".py", ".toml", ".md")  # Flower's app bundles hold few other kinds of files
 
 
 def sources() -> dict[str, Path]:

@@ -25,7 +25,7 @@ PLUGINS = ("strategies", "clients", "attacks")
 
 def _files(root: Path) -> set[str]:
     """Return the modules, and the pages' templates and tables of `flfw`, by their names in the package."""
-    kinds = {"flfw": (".py", ".md"), **dict.fromkeys(PLUGINS, (".py",))}
+    kinds = {"flfw": (".py", ".toml", ".md"), **dict.fromkeys(PLUGINS, (".py",))}
     paths = [path for package in kinds for path in (root / package).rglob("*") if path.suffix in kinds[package]]
     files = {path.relative_to(root) for path in paths}
     names = {str(path) if path.parts[0] == "flfw" else f"flfw/{path}" for path in files}
