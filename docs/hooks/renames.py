@@ -6,7 +6,7 @@ from pathlib import Path
 from flfw.adversary.attack import Attack
 from flfw.client.local_trainer import LocalTrainer
 from flfw.experiment import EXPERT
-from flfw.files import earlier_names as names
+from flfw.files.earlier_names import renames
 from flfw.inversion.client_models.operator import Operator
 from flfw.privacy.mechanism import Mechanism
 from flfw.task.client_plan import PlanContext
@@ -26,19 +26,20 @@ and a file that is written has the name of today. "Refused" means: one line says
 
 def page() -> str:
     """Return the page as it has to stand."""
-    results = {earlier: today for today, earlier in names.KEYS.items()}
-    policy = {f"{end} (of a range)": today for end, today in names.RULE_ENDS.items()}
-    flags = {old: _flag(new) for old, new in (*names.FLAGS.items(), *names.TASK_FLAGS.items())}
-    values = [(f"{flag} {old}", f"{flag} {new}") for (flag, old), new in (*names.VALUES.items(), *names.WORDS.items())]
-    words = [*((old, new[0]) for old, new in names.VERDICTS.items()), *names.CONTROLS.items()]
-    gone = ((old, f"{way} | {'empty' if usual == '' else usual}") for old, (usual, way) in names.GONE.items())
+    names = renames()
+    ends = ((f"{end} (of a range)", today) for end, today in names.rule_ends.items())
+    flags = ((old, _flag(new)) for old, new in (*names.flags.items(), *names.task_flags.items()))
+    of_flags = (*names.values.items(), *names.words.items())
+    values = ((f"{flag} {old}", f"{flag} {new}") for flag, words in of_flags for old, new in words.items())
+    words = [*((old, new[0]) for old, new in names.verdicts.items()), *names.controls.items()]
+    gone = ((old, f"{way} | {'empty' if usual == '' else usual}") for old, (usual, way, _) in names.gone.items())
     parts = (
-        ("Keys of result.json, training.json and matrix.json: read", results.items()),
-        ("Columns of CSV files: read", names.COLUMNS.items()),
+        ("Keys of result.json, training.json and matrix.json: read", names.keys.items()),
+        ("Columns of CSV files: read", names.columns.items()),
         ("Verdicts and controls: read", words),
-        ("Keys of a site's policy: read", (names.POLICY_KEYS | policy).items()),
+        ("Keys of a site's policy: read", [*names.policy_keys.items(), *ends]),
         ("Fields of a mechanism in results and ledgers: read", Mechanism.EARLIER_NAMES.items()),
-        ("Flags, the earlier ones without their hyphens: refused; read in stored settings", flags.items()),
+        ("Flags, the earlier ones without their hyphens: refused; read in stored settings", flags),
         ("Values of flags: refused; read in stored settings", values),
     )
     tables = [f"## {title}\n\n| earlier | today |\n|---|---|\n{_rows(pairs)}\n" for title, pairs in parts]
@@ -67,8 +68,8 @@ def _rows(pairs: Iterable[tuple[str, str]], mark: str = "`") -> str:
 
 
 def _imports() -> Iterator[tuple[str, str]]:
-    yield from (*names.MODULES.items(), *names.PACKAGES.items())
-    for module, of_today in names.NAMES.items():
+    yield from (*renames().modules.items(), *renames().packages.items())
+    for module, of_today in renames().names.items():
         yield from ((f"{module}.{old}", f"{module}.{new}") for old, new in of_today.items())
 
 

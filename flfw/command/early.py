@@ -17,7 +17,7 @@ from flfw.command.arguments import Command
 from flfw.errors import InputError, unknown
 from flfw.experiment import Experiment
 from flfw.experiment.fields import axes
-from flfw.files.earlier_names import VALUES
+from flfw.files.earlier_names import renames
 from flfw.plugins import ATTACK, DEFENCE, METHOD, PluginKind, converted, short_name, split_assignment
 
 _BOUNDED = {name: get_args(kind)[0] for name, kind in vars(bounds).items() if get_origin(kind) is Annotated}
@@ -74,7 +74,7 @@ def check_listed(names: Iterable[str]) -> None:
     known += [*data.names(), *schemes(), *networks()]
     for name in names:
         if name not in (*known, *SECTIONS, "expert") and ":" not in name:
-            if today := VALUES.get(("split", name)):
+            if today := renames().values["split"].get(name):
                 raise InputError(f"Expected {today}, as it is called now; got --list {name}.")
             raise unknown(f"{', '.join(SECTIONS)}, or a name in them", f"--list {name}", name, [*known, *SECTIONS])
 

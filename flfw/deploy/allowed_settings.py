@@ -23,7 +23,7 @@ from typing import Any, final
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.experiment.experiment import FREE_ON_RESUME
-from flfw.files.earlier_names import RULE_ENDS, settings_of_today
+from flfw.files.earlier_names import renames, settings_of_today
 
 _OF_THE_POLICY = ("metrics", "record", "defence-randomness")  # it has rules of its own for them
 _OF_THE_SERVER = ("seed", "ema", "final-eval-clients", "epsilon-budget")
@@ -140,7 +140,8 @@ def _of_today(rule: Any) -> Any:
     """Return a rule with today's names of its ends; one that stands under both keeps the earlier, which is refused."""
     if not isinstance(rule, dict):
         return rule
-    return {end if RULE_ENDS.get(end, end) in rule else RULE_ENDS.get(end, end): number for end, number in rule.items()}
+    ends = renames().rule_ends
+    return {end if ends.get(end, end) in rule else ends.get(end, end): number for end, number in rule.items()}
 
 
 def _is_rule(rule: object) -> bool:

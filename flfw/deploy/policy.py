@@ -20,7 +20,7 @@ from flfw.bounds import BoundedSettings, NonNegativeFloat, NonNegativeInt, Posit
 from flfw.deploy.allowed_settings import BY_PATH, SHOWN, AllowedSettings, may_mean_others, plugins_of
 from flfw.dp.budget import BUDGET_REASON, METRICS, PRIVATE_METRICS, BudgetExceededError, EpsilonBudget, Metrics
 from flfw.errors import DIED, InputError, require
-from flfw.files.earlier_names import POLICY_KEYS
+from flfw.files.earlier_names import renames
 from flfw.files.tensor_names import matches
 from flfw.files.typed import read_toml
 from flfw.messages.client_info import is_plain
@@ -283,10 +283,11 @@ def _of_today(rules: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], dic
     Raises:
         InputError: a rule stands under both of its names: one of them would be dropped.
     """
-    written = {today: earlier for earlier, today in POLICY_KEYS.items() if earlier in rules}
+    keys = renames().policy_keys
+    written = {today: earlier for earlier, today in keys.items() if earlier in rules}
     if both := sorted(set(written) & set(rules)):
         raise InputError(f"Expected {both[0]} alone in {path}, got its earlier name {written[both[0]]} beside it.")
-    return {POLICY_KEYS.get(name, name): rule for name, rule in rules.items()}, written
+    return {keys.get(name, name): rule for name, rule in rules.items()}, written
 
 
 def _as_written(message: str, written: Mapping[str, str]) -> str:

@@ -61,7 +61,7 @@ def toml_lines(run_config: dict[str, Scalar]) -> str:
 
 
 def write_bundle(folder: Path, run_config: dict[str, Scalar]) -> None:
-    """Write the running code and its configuration as an app; Flower takes only the modules of a package."""
+    """Write the running code and its configuration as an app."""
     for name, source in sources().items():
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)

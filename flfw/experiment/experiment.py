@@ -18,7 +18,7 @@ from flfw.errors import InputError, require
 from flfw.experiment.audit import AGGREGATE, PEER, AuditSettings
 from flfw.experiment.fields import FlagSettings
 from flfw.experiment.training import DataSettings, PrivacySettings, TrainingSettings
-from flfw.files.earlier_names import FLAGS, VALUES, earlier_setting
+from flfw.files.earlier_names import earlier_setting, renames
 from flfw.files.folders import from_home
 from flfw.files.typed import SchemaMismatchError, fit
 from flfw.plugins import Scalar
@@ -202,7 +202,7 @@ class Experiment(
 
     def __post_init__(self) -> None:
         convert_fields(self)
-        for name in ("curve", "set", *(flag.replace("-", "_") for flag, _ in VALUES)):
+        for name in ("curve", "set", *(flag.replace("-", "_") for flag in renames().values)):
             given = getattr(self, name)
             if refused := earlier_setting(name.replace("_", "-"), given if isinstance(given, tuple) else (given,)):
                 raise InputError(f"{refused}.")
@@ -267,7 +267,7 @@ class Experiment(
         Raises:
             InputError: a key is missing, or its value has another type or is out of its range.
         """
-        earlier = {today: key for key, today in FLAGS.items() if key in config}
+        earlier = {today: key for key, today in renames().flags.items() if key in config}
         for key in _keys():
             if key not in config and key in earlier:
                 raise InputError(f"Expected {key} in {_SOURCE}, got its earlier name {earlier[key]}; rename it.")
@@ -275,7 +275,7 @@ class Experiment(
                 raise InputError(f"Expected {key} in {_SOURCE}, got none; give every key of this version of flfw.")
             if not isinstance(config[key], Scalar):
                 raise InputError(f"Expected {key} as text or number in {_SOURCE}, got a {type(config[key]).__name__}.")
-        for key in {flag for flag, _ in VALUES}:
+        for key in renames().values:
             if refused := earlier_setting(key, [config[key]]):
                 raise InputError(f"{refused}.")
         return _read(*(config[key] for key in _keys()))

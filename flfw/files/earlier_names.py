@@ -1,210 +1,59 @@
 """Names of earlier versions: where somebody's own code has one, the refusal names the one of today.
 
-An import of an earlier name ends in one line, and so does a class with a hook of an earlier name. The tables hold
-modules and names that the pages on extending, recording and Python documented; others may change without a word.
+An import of an earlier name ends in one line, and so does a class with a hook of an earlier name. The tables are in
+``earlier_names.toml``. They hold modules and names that the pages on extending, recording and Python documented; others
+may change without a word.
 `flfw` puts the finder in front of Python's own.
 """
 
 import re
 from abc import ABC
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, final
-
-MODULES: Mapping[str, str] = {
-    "flfw.adversary.closed_form": "flfw.adversary.attack",
-    "flfw.adversary.observation": "flfw.recording.observation",
-    "flfw.data.download": "flfw.command.data_sets",
-    "flfw.data.splits.cut": "flfw.data.splits.split_indices",
-    "flfw.defence": "flfw.task.defence",
-    "flfw.inversion.descent": "flfw.inversion.search_optimisers",
-    "flfw.server.place": "flfw.server.context",
-    "flfw.victims.local_steps": "flfw.nets.training.local_steps",
-}
-"""Module of today of each documented module that has another name."""
-
-PACKAGES: Mapping[str, str] = {
-    "flfw.audit.foreign": "flfw.recorded_apps",
-    "flfw.training": "flfw.nets.training",
-    "flfw.victims": "flfw.inversion.client_models",
-}
-"""Package of today of each documented one that has another name; its files went along, but for those in `MODULES`."""
-
-NAMES: Mapping[str, Mapping[str, str]] = {
-    "flfw.adversary.attack": {"Budget": "AttackCost", "NotApplicable": "NotApplicableError"},
-    "flfw.audit.measures.public": {"Public": "PublicData"},
-    "flfw.client.context": {"Workplace": "ClientContext"},
-    "flfw.data.files.dataset": {"Arrays": "DatasetArrays"},
-    "flfw.data.splits.split_indices": {"Cut": "SplitIndices"},
-    "flfw.errors": {"BadInput": "InputError", "RunFailed": "RunError"},
-    "flfw.inversion.automatic": {"Automatic": "DifferentiableDefence"},
-    "flfw.inversion.search": {"Recipe": "SearchConfig", "Target": "SearchTarget"},
-    "flfw.inversion.search_optimisers": {"AdamDescent": "AdamSearch"},
-    "flfw.messages.replies": {"Unusable": "UnusableReplyError"},
-    "flfw.nets.inputs": {"Inputs": "InputSpec"},
-    "flfw.papers.preset": {"Figure": "ResultMetric"},
-    "flfw.server.context": {"ServerPlace": "ServerContext"},
-    "flfw.nets.training.optimisers": {"LastingTraining": "PersistentTraining"},
-}
-"""Name of today of each documented name, by module."""
-
-FLAGS: Mapping[str, str] = {
-    "attack-seconds": "attack-timeout",
-    "attack-server": "attack-process",
-    "cohort": "batched-clients",
-    "defence-draws": "defence-randomness",
-    "final": "final-eval-clients",
-    "group": "sum-size",
-    "keep-observations": "keep-recorded-rounds",
-    "order": "example-order",
-    "pictures": "show-samples",
-    "side": "image-size",
-    "tampered-by": "malicious-server",
-    "train": "trainable",
-}
-"""Name of today of each flag, which is also a key of a run's configuration and, with underscores, a field."""
-
-TASK_FLAGS: Mapping[str, str] = {
-    "largest-upload-mb": "max-upload-mb",
-    "most-steps": "max-steps",
-    "no-pictures": "show-samples no",
-    "only": "figure-names",
-    "reasons": "error-detail",
-}
-"""Flag of today of each flag that is no setting of a run."""
-
-VALUES: Mapping[tuple[str, str], str] = {
-    ("adaptation", "automatic"): "defence_code",
-    ("attack-process", "beside"): "concurrent",
-    ("defence-randomness", "secret"): "secure",
-    ("split", "drawn"): "sampled_on_demand",
-    ("split", "everything"): "full_copy",
-    ("split", "whole"): "dataset_per_client",
-    ("trainable", "fixed"): "linear_probe",
-}
-"""Name of today of each value, by the flag's name of today."""
-
-GONE: Mapping[str, tuple[object, str]] = {
-    "accounting": ("exact", "write --expert accountant=paper"),
-    "attack-compile": (False, "write --expert attack_precision=float32_compiled"),
-    "attack-memory-gb": (4, "leave it out: a search takes what it needs, if the machine has it"),
-    "attack-retries": (1, "leave it out: an attack that crashed is tried once more"),
-    "byzantine-clients": (0, "write --expert robust=krum:2"),
-    "colluding": (1, "write --expert colluding_clients=2"),
-    "colluding-attackers": (1, "write --expert colluding_clients=2"),
-    "colour": ("auto", "write --expert own_images=64x64,grey"),
-    "compression": ("predictive", "leave it out: recordings are stored compactly, to the bit"),
-    "fit": ("auto", "write --expert own_images=64x64,letterbox"),
-    "join-deadline": (120, "leave it out: it follows from --clients and --expert round_deadline"),
-    "max-recordings-gb": (20, "leave it out: it is 20; --expert keep_recorded_rounds keeps fewer"),
-    "metrics-noise": (10, "leave it out: it is 10"),
-    "metrics-noise-multiplier": (10, "leave it out: it is 10"),
-    "min-clients": (1, "write --expert on_client_failure=drop:8"),
-    "observations-gb": (20, "leave it out: it is 20; --expert keep_recorded_rounds keeps fewer"),
-    "patient-clients": (1, "write --expert patient_examples=3x2, examples at each of so many clients"),
-    "resize": ("", "write --expert own_images=64x64"),
-    "resize-mode": ("auto", "write --expert own_images=64x64,letterbox"),
-    "server-device": ("cpu", "leave it out: --gpus-per-client counts for the server, too"),
-    "skip-damaged": (False, "write --expert own_images=skip_damaged"),
-}
-"""Value of each setting that is gone where nobody gave it, and what to do in place of it."""
-
-_WITHOUT_NUMBERS = (
-    "attack-memory-gb",
-    "attack-retries",
-    "compression",
-    "join-deadline",
-    "max-recordings-gb",
-    "observations-gb",
-)
-"""Settings that are gone and decided no numbers: of what is stored any value is read."""
-
-WORDS: Mapping[tuple[str, str], str] = {
-    ("curve", "group="): "sum_size=",
-    ("curve", "ladder="): "size=",
-    ("set", "drawn."): "sampled_on_demand.",
-}
-"""Beginning of today of each word of a flag of several words."""
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, final
 
 
-KEYS: Mapping[str, str] = {
-    "accounting": "counted",
-    "adaptive_gain": "knowing_gains",
-    "anonymity_set_size": "hidden_among",
-    "attempts": "tries",
-    "candidate_test": "candidates",
-    "correct": "right",
-    "ended_at": "ended",
-    "external_plugins": "outside",
-    "failure_reason": "stopped",
-    "label_accuracy": "labels_found",
-    "label_separable": "unlike",
-    "lower_bound": "lower",
-    "malicious_server": "tampered_by",
-    "max_guess_accuracy": "certainty",
-    "min_safe_sum_size": "group_needed",
-    "native_resolution": "reduced",
-    "noise_source": "noise",
-    "num_colluding": "colluding",
-    "probe_slot": "victim",
-    "protected_by": "hidden_by",
-    "reason": "why",
-    "recording_sessions": "recorded_in",
-    "requested_rounds": "asked",
-    "search_limit": "reach",
-    "secure_aggregation": "sums",
-    "sessions": "sittings",
-    "started_at": "began",
-    "sum_size": "group",
-    "unconverged": "short",
-}
-"""Earlier name of each key of result.json, training.json and matrix.json that had another one."""
+class GoneSetting(NamedTuple):
+    """Setting that is gone: its value where nobody gave it, and what to do in place of it."""
 
-POLICY_KEYS: Mapping[str, str] = {
-    "apps": "allowed_apps",
-    "check_broadcast": "reject_suspicious_weights",
-    "fewest_examples": "min_examples",
-    "largest_upload_mb": "max_upload_mb",
-    "most_messages": "max_messages",
-    "plugins": "allowed_plugins",
-    "reasons": "error_detail",
-    "record": "allow_recording",
-    "seeded_draws": "allow_seeded_defence",
-    "tampered": "allow_malicious_server",
-    "uploads": "allowed_uploads",
-    "volunteered": "audit_examples",
-}
-"""Name of today of each key of a site's policy that has another one; one with both is refused."""
-
-RULE_ENDS: Mapping[str, str] = {"least": "min", "most": "max"}
-"""Name of today of each end of a range in a policy's table ``run``."""
-
-COLUMNS: Mapping[str, str] = {
-    "by_chance": "chance_match",
-    "group": "sum_size",
-    "labels_found": "label_accuracy",
-    "told": "informed",
-    "victim": "probe_slot",
-}
-"""Name of today of each column of a run's CSV that has another one."""
+    usual: object
+    instead: str
+    decided_numbers: bool = True
 
 
-CONTROLS: Mapping[str, str] = {"control": "analytic", "matched": "undefended", "told": "weak_defence"}
-"""Name of today of each control that earlier messages, recordings and results name otherwise."""
+class Renames(NamedTuple):
+    """Tables of ``earlier_names.toml``, which says what is in each: a name of today by each earlier one."""
 
-CAUSES: Mapping[str, str] = {**CONTROLS, "matched": "undefended_control"}
-"""Name of today of each cause of a verdict that earlier results name otherwise."""
+    modules: Mapping[str, str]
+    packages: Mapping[str, str]
+    names: Mapping[str, Mapping[str, str]]
+    flags: Mapping[str, str]
+    task_flags: Mapping[str, str]
+    values: Mapping[str, Mapping[str, str]]
+    words: Mapping[str, Mapping[str, str]]
+    gone: Mapping[str, GoneSetting]
+    keys: Mapping[str, str]
+    policy_keys: Mapping[str, str]
+    rule_ends: Mapping[str, str]
+    columns: Mapping[str, str]
+    controls: Mapping[str, str]
+    causes: Mapping[str, str]
+    verdicts: Mapping[str, Sequence[str]]
+    curves: Mapping[str, str]
 
-VERDICTS: Mapping[str, tuple[str, str]] = {
-    "identifies": ("leaks", "identified"),
-    "malicious server only": ("leaks", "tampered"),
-    "inconclusive": ("undecided", ""),
-    "static only": ("undecided", "static"),
-    "attack broken": ("undecided", "analytic"),
-}
-"""Verdict of today, and its cause where an earlier result has none, of each earlier one."""
+
+@cache
+def renames() -> Renames:
+    """Read the tables, when the first of them is asked for."""
+    import tomllib
+
+    tables = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    gone = {name: GoneSetting(**about) for name, about in tables.pop("gone").items()}
+    return Renames(gone=gone, **tables)
 
 
 def verdict_of_today(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -214,14 +63,11 @@ def verdict_of_today(entry: Mapping[str, Any]) -> dict[str, Any]:
     {'verdict': 'undecided', 'cause': 'description'}
     """
     earlier, cause = entry.get("verdict"), entry.get("cause")
-    if not isinstance(earlier, str) or earlier not in VERDICTS:
+    if not isinstance(earlier, str) or earlier not in renames().verdicts:
         return dict(entry)
-    verdict, usual = VERDICTS[earlier]
+    verdict, usual = renames().verdicts[earlier]
     cause = "description" if earlier == "attack broken" and cause == "consistency" else cause or usual
     return {**entry, "verdict": verdict} | ({"cause": cause} if cause else {})
-
-
-_OF_CONTROLS = re.compile(rf"(?<![^-])({'|'.join(CONTROLS)})$")
 
 
 def probe_of_today(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -232,7 +78,9 @@ def probe_of_today(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     today = {"control" if name == "rung" else name: value for name, value in config.items()}
     words = {name: today[name] for name in ("control", "point") if isinstance(today.get(name), str)}
-    return today | {name: _OF_CONTROLS.sub(lambda found: CONTROLS[found[1]], word) for name, word in words.items()}
+    controls = renames().controls
+    earlier = re.compile(rf"(?<![^-])({'|'.join(controls)})$")
+    return today | {name: earlier.sub(lambda found: controls[found[1]], word) for name, word in words.items()}
 
 
 def earlier_key(key: str) -> str:
@@ -241,22 +89,18 @@ def earlier_key(key: str) -> str:
     >>> earlier_key("r0002-target-undefended-003")
     'r0002-target-matched-003'
     """
-    for earlier, today in CONTROLS.items():
+    for earlier, today in renames().controls.items():
         key = key.replace(f"-{today}-", f"-{earlier}-")
     return key
 
 
-CURVES: Mapping[str, str] = {"group": "sum_size"}
-"""Name in results of each curve that earlier results name otherwise."""
-
-
 @final
 class _Refusing(SourceFileLoader):
-    """Loader of a module with `NAMES`: an earlier name that is asked of it is refused with the one of today."""
+    """Loader of a module with earlier names: an earlier name that is asked of it is refused with the one of today."""
 
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
-        of_today, inner = NAMES[module.__name__], getattr(module, "__getattr__", None)
+        of_today, inner = renames().names[module.__name__], getattr(module, "__getattr__", None)
 
         def get(name: str) -> Any:
             if name in of_today:
@@ -279,7 +123,7 @@ class _Emptied(Loader):
         def get(name: str) -> Any:
             if name.startswith("__"):
                 raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
-            raise ImportError(_moved(PACKAGES[module.__name__], module.__name__), name=module.__name__)
+            raise ImportError(_moved(renames().packages[module.__name__], module.__name__), name=module.__name__)
 
         vars(module)["__getattr__"] = get
 
@@ -291,14 +135,14 @@ def _moved(of_today: str, module: str) -> str:
 def _of_today(module: str) -> str | None:
     """Return the name of today of a module; None: it has no other."""
     parent, _, stem = module.rpartition(".")
-    if module in MODULES or parent not in PACKAGES:
-        return MODULES.get(module)
-    return f"{PACKAGES[parent]}.{stem}"
+    if module in renames().modules or parent not in renames().packages:
+        return renames().modules.get(module)
+    return f"{renames().packages[parent]}.{stem}"
 
 
 @final
 class EarlierNames(MetaPathFinder):
-    """Finder of modules that answers for those in `MODULES`, `PACKAGES` and `NAMES` alone."""
+    """Finder of modules that answers for those alone that have earlier names."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -308,11 +152,13 @@ class EarlierNames(MetaPathFinder):
         Raises:
             ModuleNotFoundError: the module has another name today.
         """
-        if fullname in PACKAGES:
+        if not fullname.startswith("flfw."):
+            return None
+        if fullname in renames().packages:
             return ModuleSpec(fullname, _Emptied(), is_package=True)
         if of_today := _of_today(fullname):
             raise ModuleNotFoundError(_moved(of_today, fullname), name=fullname)
-        if fullname not in NAMES:
+        if fullname not in renames().names:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.origin is not None:
@@ -342,7 +188,7 @@ def settings_of_today(stored: Mapping[str, Any], *, fields: bool = False) -> dic
     renamed: dict[str, Any] = {}
     for name, value in stored.items():
         flag = name.replace("_", "-") if fields else name
-        flag = FLAGS.get(flag, flag)
+        flag = renames().flags.get(flag, flag)
         today = flag.replace("-", "_") if fields else flag
         # One that stands under both of its names keeps the earlier one, which the reader does not know.
         renamed[name if today in stored else today] = _value_of_today(flag, value)
@@ -353,15 +199,16 @@ def settings_of_today(stored: Mapping[str, Any], *, fields: bool = False) -> dic
 
 
 def _joined(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings, by their flags, without those that are `GONE`; one that no setting of today can say stays."""
+    """Return settings, by their flags, without those that are gone; one that no setting of today can say stays."""
+    gone = renames().gone
     settings = {
         flag: value
         for flag, value in stored.items()
-        if flag not in GONE or (flag not in _WITHOUT_NUMBERS and value != GONE[flag][0])
+        if flag not in gone or (gone[flag].decided_numbers and value != gone[flag].usual)
     }
     if "resize" in stored:
         settings.setdefault("own-images", "")
-    for flag in [flag for flag in settings if flag in GONE]:
+    for flag in [flag for flag in settings if flag in gone]:
         if not isinstance(settings[flag], list | dict) and (said := _said_today(flag, settings[flag], settings)):
             del settings[flag]
             settings |= said
@@ -378,7 +225,7 @@ _NUMBERED = {
 
 
 def _said_today(flag: str, value: object, settings: Mapping[str, Any]) -> dict[str, str | int] | None:
-    """Return the setting of today that says what one of `GONE` said beside others; None: there is none."""
+    """Return the setting of today that says what one that is gone said beside others; None: there is none."""
     if flag in _NUMBERED:
         today, sign = _NUMBERED[flag]
         return {today: f"{settings.get(today)}{sign}{value}"}
@@ -403,10 +250,10 @@ def _value_of_today(flag: str, value: Any) -> Any:
         return [_value_of_today(flag, one) for one in value]
     if not isinstance(value, str):
         return value
-    for (of, earlier), today in WORDS.items():
-        if of == flag:  # several words stand in one text, with marks around those that a shell would read otherwise
-            value = re.sub(rf"(^|[\s'\"]){re.escape(earlier)}", rf"\g<1>{today}", value)
-    return VALUES.get((flag, value), value)
+    for earlier, today in renames().words.get(flag, {}).items():
+        # Several words stand in one text, with marks around those that a shell would read otherwise.
+        value = re.sub(rf"(^|[\s'\"]){re.escape(earlier)}", rf"\g<1>{today}", value)
+    return renames().values.get(flag, {}).get(value, value)
 
 
 def earlier_setting(flag: str, words: Iterable[object] = ()) -> str | None:
@@ -421,9 +268,9 @@ def earlier_setting(flag: str, words: Iterable[object] = ()) -> str | None:
     >>> earlier_setting("curve", ["batch=1,4", "group=1"])
     'Expected --curve sum_size=1, got its earlier name group=1; rename it'
     """
-    if flag in GONE:
-        return f"Expected a flag of today, got --{flag}, which is gone; {GONE[flag][1]}"
-    if today := FLAGS.get(flag) or TASK_FLAGS.get(flag):
+    if gone := renames().gone.get(flag):
+        return f"Expected a flag of today, got --{flag}, which is gone; {gone.instead}"
+    if today := renames().flags.get(flag) or renames().task_flags.get(flag):
         return f"Expected a flag of today, got --{flag}; it is called --{today} now"
     for word in words:
         if (today := _value_of_today(flag, word)) != word:

@@ -10,7 +10,7 @@ from typing import TypeVar
 import tyro
 
 from flfw.errors import InputError, suggestion
-from flfw.files.earlier_names import FLAGS, GONE, earlier_setting
+from flfw.files.earlier_names import earlier_setting, renames
 from flfw.files.parser import choice_meant, did_you_mean
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ def parsed(arguments: list[str], default: T, prog: str, expert: Collection[str] 
 def _refuse_earlier(arguments: list[str], expert: Collection[str]) -> None:
     """Refuse flags and values by the names of earlier versions, and flags that stand behind ``--expert`` now."""
     for flag, values in _flags_in(arguments):
-        name = FLAGS.get(flag, flag).replace("-", "_")
+        name = renames().flags.get(flag, flag).replace("-", "_")
         if name in expert:
             raise InputError(
                 f"Expected a flag of today, got --{flag}; use --expert {name}={' '.join(values) or 'VALUE'}"
@@ -102,8 +102,10 @@ def _as_flag(assignment: str, default: object, expert: Collection[str]) -> list[
         way_out = (suggestion(name, expert) or "; flfw list expert has the keys") if equals else ""
         flag = name.replace("_", "-")
         way_out = f"; it is a flag, --{flag}" if equals and name in _settings(default) else way_out
-        way_out = f"; it is called {FLAGS[flag].replace('-', '_')} now" if flag in FLAGS else way_out
-        way_out = f", which is gone; {GONE[flag][1]}" if flag in GONE else way_out
+        if today := renames().flags.get(flag):
+            way_out = f"; it is called {today.replace('-', '_')} now"
+        if gone := renames().gone.get(flag):
+            way_out = f", which is gone; {gone.instead}"
         raise InputError(f"Expected --expert KEY=VALUE, got {assignment}{way_out}")
     flag = f"--{name.replace('_', '-')}"
     if isinstance(_settings(default).get(name), bool):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, NoReturn, final
 
 from flfw.errors import InputError, suggestion
-from flfw.files.earlier_names import TASK_FLAGS, earlier_setting
+from flfw.files.earlier_names import earlier_setting, renames
 
 _QUOTED = re.compile(r"'([^']*)'")
 
@@ -23,7 +23,7 @@ class Parser(argparse.ArgumentParser):
         known, unknown = super().parse_known_args(*given, **more)
         for word in unknown:
             flag = word.partition("=")[0].removeprefix("--")
-            if (today := TASK_FLAGS.get(flag)) and f"--{today}" in self._option_string_actions:
+            if (today := renames().task_flags.get(flag)) and f"--{today}" in self._option_string_actions:
                 raise InputError(str(earlier_setting(flag)))
         if unknown:
             question = did_you_mean(unknown, self._option_string_actions)

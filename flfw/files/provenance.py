@@ -11,6 +11,7 @@ from typing import Any
 import flfw
 
 _PLUGINS = ("strategies", "clients", "attacks")
+_SUFFIXES = (".py", ".toml", ".md")  # Flower's app bundles hold few other kinds of files
 
 
 def sources() -> dict[str, Path]:
@@ -19,7 +20,7 @@ def sources() -> dict[str, Path]:
     A checkout and an installed package give the same names. The papers' tables and the examples are no part of an app.
     """
     core = Path(flfw.__file__).parent
-    files = {path.relative_to(core): path for path in core.rglob("*.py")}
+    files = {path.relative_to(core): path for path in core.rglob("*") if path.suffix in _SUFFIXES}
     files = {name: path for name, path in files.items() if name.parts[0] not in (*_PLUGINS, "papers", "examples")}
     for package in _PLUGINS:
         folder = core / package if (core / package).exists() else core.parent / package  # see flfw/__init__.py

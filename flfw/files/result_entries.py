@@ -21,7 +21,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from flfw.files import verdicts
-from flfw.files.earlier_names import CAUSES, CONTROLS, CURVES, KEYS
+from flfw.files.earlier_names import renames
 from flfw.files.verdicts import CLASSES, MEMBER, MESSAGE, RECONSTRUCTED, Evidence, VerdictWord
 
 Int: TypeAlias = Annotated[int, Gt(-(2**63)), Lt(2**63)]
@@ -39,20 +39,24 @@ def _check_number(value: Any) -> Any:
 JsonNumber: TypeAlias = Annotated[int | float | Literal["inf", "-inf"] | None, PlainValidator(_check_number)]
 """Number of a result, or None; JSON has no infinity, so it is written in letters."""
 
-ControlName: TypeAlias = Annotated[str, AfterValidator(lambda name: CONTROLS.get(name, name))]
-CauseName: TypeAlias = Annotated[str, AfterValidator(lambda name: CAUSES.get(name, name))]
-CurveName: TypeAlias = Annotated[str, AfterValidator(lambda name: CURVES.get(name, name))]
+ControlName: TypeAlias = Annotated[str, AfterValidator(lambda name: renames().controls.get(name, name))]
+CauseName: TypeAlias = Annotated[str, AfterValidator(lambda name: renames().causes.get(name, name))]
+CurveName: TypeAlias = Annotated[str, AfterValidator(lambda name: renames().curves.get(name, name))]
 Interval: TypeAlias = Annotated[list[JsonNumber], Len(2, 2)]
+
+
+def _names_of(key: str) -> AliasChoices:
+    return AliasChoices(key, *(earlier for earlier, today in renames().keys.items() if today == key))
 
 
 class ResultModel(BaseModel, ABC):
     """Part of a file of results: types are exact, numbers finite, and further fields kept.
 
-    A key is read under its earlier name as well, of `flfw.files.earlier_names.KEYS`.
+    A key is read under its earlier name as well, of `flfw.files.earlier_names`.
     """
 
     model_config = ConfigDict(
-        alias_generator=AliasGenerator(validation_alias=lambda key: AliasChoices(key, KEYS.get(key, key))),
+        alias_generator=AliasGenerator(validation_alias=_names_of),
         strict=True,
         frozen=True,
         extra="allow",

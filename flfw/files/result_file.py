@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 
 from flfw.errors import InputError, require
 from flfw.files import verdicts
-from flfw.files.earlier_names import COLUMNS, CONTROLS, CURVES, settings_of_today
+from flfw.files.earlier_names import renames, settings_of_today
 from flfw.files.result_entries import (
     EntryFields,
     InferenceFields,
@@ -367,7 +367,6 @@ def _mismatch(error: ErrorDetails) -> str:
     return f"{field or 'a value'} as {form}, got {got or 'nothing'}"
 
 
-_WORDS = {"rung": CONTROLS, "curve": CURVES}
 _WAY_OUT = "restore it, or run anew"
 
 
@@ -385,10 +384,11 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     for number, row in enumerate(rows, 1):
         if None in row or None in row.values():
             raise InputError(f"Expected {len(row)} values in row {number} of {path}, got another number; {_WAY_OUT}.")
-    rows = [{COLUMNS.get(name, name): value for name, value in row.items()} for row in rows]
+    columns, of_today = renames().columns, {"rung": renames().controls, "curve": renames().curves}
+    rows = [{columns.get(name, name): value for name, value in row.items()} for row in rows]
     rows = [verdicts.of_today(row) if "verdict" in row else row for row in rows]
     return [
-        row | {name: words.get(row[name], row[name]) for name, words in _WORDS.items() if name in row} for row in rows
+        row | {name: words.get(row[name], row[name]) for name, words in of_today.items() if name in row} for row in rows
     ]
 
 

@@ -21,10 +21,19 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from flfw.report.template.style import LIGHT
-
 Format = Literal["svg", "png", "pdf"]
 Columns = Literal["one", "two"]
+
+LIGHT = {
+    "paper": "#fcfcfa",
+    "raised": "#f3f3ef",
+    "ink": "#1b1e22",
+    "soft": "#5a616a",
+    "line": "#dcdcd5",
+    "accent": "#b23a12",
+    "tint": "#f9e9e2",
+}
+"""Colours of the page in light mode, by the names of its variables: those of ``template/style.css.md``."""
 
 INK, SOFT, ACCENT = LIGHT["ink"], LIGHT["soft"], LIGHT["accent"]
 PAPER, RAISED, LINE = LIGHT["paper"], LIGHT["raised"], LIGHT["line"]

@@ -1,8 +1,8 @@
 """The report of a run: one HTML file that answers "how much does this leak" and shows the pictures behind the answer.
 
 It reads only the output of a run (`result.json`, `audit.csv` and the tensors that these name) and computes no score of
-its own, so the page cannot differ from the machine-readable results. The words of the page are in `page.py`, its
-figures in `charts.py`.
+its own, so the page cannot differ from the machine-readable results. The words of the page are in `template/`,
+its figures in `charts.py`.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, Template
+from jinja2 import Template
 
 from flfw import data
 from flfw.data.tables import plan_file
@@ -37,7 +37,7 @@ from flfw.report.formats import (
 from flfw.report.questions import compared, decisive, membership_first, questions, rounds_read, seen_by
 from flfw.report.recommendations import UNASKED, opinion_facts, recommendations, untested
 from flfw.report.run_verdict import decision
-from flfw.report.template.page import PAGE
+from flfw.report.template import page_template
 
 _PASSING = ("queue", "training.json", "tidying.json")  # of a run that is not tidied yet
 # A user's own data: only the user decides that pictures of them leave the machine.
@@ -123,18 +123,16 @@ def render(folder: Path, pictures: bool | None = None) -> bytes:
         training=charts.training(rounds, regression),
         files=files_of(folder),
     )
-    return page.encode(errors="backslashreplace")  # half a surrogate pair, in a damaged result.json
+    return page.removesuffix("\n").encode(errors="backslashreplace")  # half a surrogate pair, in a damaged result.json
 
 
 @cache
 def _template() -> Template:
-    jinja = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    jinja.filters.update(num=decimals, pct=percent, plain=plain, command=command, number=number, who=page_data.who)
-    jinja.filters.update(verdict=verdicts.in_words, because=because, plainly=plainly, of_search=of_search)
-    jinja.filters.update(capital=capital, flags=flags, most_missed=page_data.most_missed)
-    jinja.filters.update(rounds_read=rounds_read, seen_by=seen_by, above=above, below=below, above_pct=percent_above)
-    jinja.filters.update(compared=compared, caveats=page_data.caveats, sentence=sentence, digits=digits)
-    return jinja.from_string(PAGE)
+    functions = (above, because, below, capital, command, compared, digits, flags, number, of_search, plain, plainly)
+    functions += (rounds_read, seen_by, sentence, page_data.caveats, page_data.most_missed, page_data.who)
+    filters = {"above_pct": percent_above, "num": decimals, "pct": percent, "verdict": verdicts.in_words}
+    filters |= {function.__name__: function for function in functions}
+    return page_template(Path(__file__).with_name("template") / "page.html.md", **filters)
 
 
 def why_no_pictures(config: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import flfw
 from flfw.errors import InputError, abridged
 from flfw.experiment import Experiment
-from flfw.files.earlier_names import GONE
+from flfw.files.earlier_names import renames
 from flfw.files.provenance import code_hash, environment, requirements_hash
 from flfw.files.result_file import read_result
 from flfw.files.sealed import sealed, write_atomic
@@ -230,7 +230,7 @@ def experiment_of(config: Mapping[str, Any], folder: Path) -> Experiment:
     """
     if "rounds" not in config:
         raise InputError(f"Expected a run of flfw in {folder}, got an audit of an app of its own; repeat its own call.")
-    if gone := [name for name in config if name.replace("_", "-") in GONE]:
+    if gone := [name for name in config if name.replace("_", "-") in renames().gone]:
         raise InputError(
             f"Expected a run with settings of today in {folder}, got {gone[0]}={config[gone[0]]}; run anew."
         )

@@ -13,7 +13,7 @@ from typing import Any
 
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.files.earlier_names import KEYS, settings_of_today
+from flfw.files.earlier_names import renames, settings_of_today
 from flfw.files.sealed import write_atomic
 from flfw.files.typed import read_json
 from flfw.papers import cells, published
@@ -173,7 +173,6 @@ def before_training(preset: Preset) -> Preset:
 
 _NOT_FINITE = ("inf", "-inf", "nan")
 _WORD = re.compile(r"\w+")
-_KEYS_OF_TODAY = {earlier: key for key, earlier in KEYS.items()}  # of result.json, in the paths of figures
 
 FOLDER = Path(__file__).resolve().parent
 """Folder with a folder of records for each table."""
@@ -265,7 +264,7 @@ def _read(path: Path) -> Record:
 
 
 def _of_today(word: re.Match[str]) -> str:
-    return _KEYS_OF_TODAY.get(word[0], word[0])
+    return renames().keys.get(word[0], word[0])
 
 
 def _in_json(value: float | str) -> float | str:

@@ -23,7 +23,7 @@ from typing import Any
 from safetensors import safe_open
 
 from benchmarks import output
-from flfw.files.earlier_names import CONTROLS, FLAGS
+from flfw.files.earlier_names import renames
 from flfw.files.result_file import read_result, read_rows
 from flfw.nets.net import Tensors
 from flfw.recording.reader import Recordings
@@ -102,14 +102,15 @@ def numbers(folder: Path) -> dict[str, Any]:
         for path in sorted((folder / kind).rglob("*.safetensors")):
             name = path.stem[:11] if kind == "checkpoint" else str(path.relative_to(folder))  # a hash follows the round
             files[f"{kind}/{name}"] = digests(path)
-    earlier = re.compile(rf"(?<=-)({'|'.join(CONTROLS)})(?=-|$)")
-    return {earlier.sub(lambda found: CONTROLS[found[1]], name): content for name, content in files.items()}
+    controls = renames().controls
+    earlier = re.compile(rf"(?<=-)({'|'.join(controls)})(?=-|$)")
+    return {earlier.sub(lambda found: controls[found[1]], name): content for name, content in files.items()}
 
 
 def comparable(value: Any) -> Any:
     """Drop the keys that two equal runs need not share, and write flags by their names of today."""
     if isinstance(value, str):
-        return re.sub(r"--(?:expert )?([a-z-]+)", lambda flag: f"--{FLAGS.get(flag[1], flag[1])}", value)
+        return re.sub(r"--(?:expert )?([a-z-]+)", lambda flag: f"--{renames().flags.get(flag[1], flag[1])}", value)
     if isinstance(value, dict):
         return {name: comparable(part) for name, part in value.items() if name not in _OTHERS}
     return [comparable(part) for part in value] if isinstance(value, list) else value

@@ -20,7 +20,7 @@ from flfw.deploy.policy import ANY, Policy
 from flfw.dp.budget import BudgetExceededError
 from flfw.errors import DIED, InputError
 from flfw.experiment import Experiment
-from flfw.files.earlier_names import POLICY_KEYS
+from flfw.files.earlier_names import renames
 from flfw.messages.reasons import WITHHELD, RequestDeclinedError
 from flfw.messages.sharing import SharingViolationError
 
@@ -399,7 +399,7 @@ def test_a_policy_with_earlier_keys_is_the_same_and_one_with_both_is_refused(tmp
     path, text = tmp_path / "policy.toml", replace(POLICY, allow_recording=True, audit_examples=(0, 2)).text()
     path.write_text(text)
     of_today = Policy.read(path)
-    for earlier, today in POLICY_KEYS.items():
+    for earlier, today in renames().policy_keys.items():
         earlier_text = text.replace(f"{today} =", f"{earlier} =")
         assert earlier_text != text
         path.write_text(earlier_text)

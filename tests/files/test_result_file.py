@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 from flfw.errors import InputError
 from flfw.files import verdicts
-from flfw.files.earlier_names import KEYS
+from flfw.files.earlier_names import renames
 from flfw.files.result_entries import ResultModel
 from flfw.files.result_file import RESULT, SessionFields, read_model, read_result, read_rows, stored_example, to_json
 
@@ -96,7 +96,8 @@ def test_a_result_that_no_reader_takes_is_not_written() -> None:
 def test_every_earlier_key_is_read_and_written_by_its_name_of_today() -> None:
     """A pair per key stands in the table, and its new name is a field of a model."""
     fields = {name for model in models(ResultModel) for name in model.model_fields}
-    assert set(KEYS) - fields == set() and set(KEYS.values()) & set(KEYS) == set()
+    keys = renames().keys
+    assert set(keys.values()) - fields == set() and set(keys) & set(keys.values()) == set()
     earlier = {
         "provenance": {"sittings": [{"began": "a", "ended": None, "outside": []}], "asked": [1], "tampered_by": "x"},
         "privacy": [{**CLAIM, "noise": "seed", "certainty": 0.5, "lower": {"epsilon": 1.0}}],

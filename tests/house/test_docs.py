@@ -210,7 +210,8 @@ def test_flags_keys_names_and_files_on_the_pages_exist(page: Path) -> None:
 
 
 def test_settings_behind_expert_exist_on_the_pages_and_in_messages() -> None:
-    known, sources = {flag.name.replace("-", "_") for flag in expert()}, sorted((ROOT / "flfw").rglob("*.py"))
+    known = {flag.name.replace("-", "_") for flag in expert()}
+    sources = sorted(path for kind in ("*.py", "*.toml") for path in (ROOT / "flfw").rglob(kind))
     named = {(path.name, name) for path in [*WITH_NAMES, *sources] for name in EXPERT.findall(path.read_text())}
     assert {(place, name) for place, name in named if name not in known} == set()
 

@@ -7,7 +7,7 @@ import pytest
 
 from flfw.privacy.rounding import at_least, at_most
 from flfw.report.formats import above, below, percent_above
-from flfw.report.template.page import PAGE, PRIVACY
+from tests.support.paths import ROOT
 
 
 @pytest.mark.parametrize("digits", [2, 3, 4])
@@ -37,6 +37,9 @@ def test_the_report_rounds_no_bound_to_nothing() -> None:
 
 def test_no_bound_of_the_report_is_formatted_as_a_measurement() -> None:
     """A small bound would be 0.00 there."""
-    for text in (PAGE, PRIVACY):
-        assert "line.epsilon|above" in text and "line.epsilon|num(2)" not in text
-    assert "lower_bound or {}).epsilon|below" in PRIVACY and "line.max_guess_accuracy|above_pct" in PRIVACY
+    texts = {path.name: path.read_text() for path in (ROOT / "flfw" / "report" / "template").glob("*.html.md")}
+    for text in (texts["figures.html.md"], texts["privacy.html.md"]):
+        assert "line.epsilon|above" in text
+    assert not [name for name, text in texts.items() if "line.epsilon|num(2)" in text]
+    for bound in ("lower_bound or {}).epsilon|below", "line.max_guess_accuracy|above_pct"):
+        assert bound in texts["privacy.html.md"]

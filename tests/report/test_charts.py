@@ -11,12 +11,11 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from flfw.report.chart_style import ACCENT, SOFT, spread
+from flfw.report.chart_style import ACCENT, LIGHT, SOFT, spread
 from flfw.report.charts import leakage_panel, utility_panel
 from flfw.report.figures import Chart, Curve, feature_strip, stacked_panels
 from flfw.report.findings import read_settings
 from flfw.report.report import write_report
-from flfw.report.template.style import LIGHT, STYLE
 from tests.support.drawn_charts import DOT, RING, charts_in, lines_of, texts_at, texts_of
 from tests.support.reported_runs import a_full_run, full_entry
 
@@ -70,9 +69,10 @@ def test_every_chart_is_light_and_dark_and_has_words_for_who_cannot_see_it(page:
         colours = re.findall(r"(?:fill|stroke): ([^;\"]+)", chart)
         assert colours and all(re.match(r"none$|var\(--\w+, (currentColor|#\w{6})\)$", colour) for colour in colours)
         assert not re.search(r"font-family| id=|url\(|clip", chart)
-    for mode in ("@media (prefers-color-scheme: dark)", "@media print"):
-        variables = STYLE.partition(mode)[2].partition(":root {")[2].partition("}")[0]
-        assert all(f"--{name}:" in variables for name in LIGHT)
+    modes = ("<style>", "@media (prefers-color-scheme: dark)", "@media print")
+    light, *others = [page.partition(mode)[2].partition(":root {")[2].partition("}")[0] for mode in modes]
+    assert all(f"--{name}:{colour};" in light for name, colour in LIGHT.items())
+    assert all(f"--{name}:" in variables for variables in others for name in LIGHT)
 
 
 def test_dashed_levels_are_no_measured_lines(page: str) -> None:
