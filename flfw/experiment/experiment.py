@@ -224,6 +224,12 @@ class Experiment(
             require(alike, f"all clients or none defended with --vantage {AGGREGATE} or {PEER}", defended=self.defended)
 
     @property
+    def folder(self) -> Path:
+        """Output folder of a run that has its place: the check of a run, a matrix or a table named it."""
+        assert self.out is not None, "the run was placed"
+        return self.out
+
+    @property
     def groups(self) -> tuple[int, ...]:
         """Numbers of clients in a sum, at `AGGREGATE` and `PEER`: the target's first, then those of the curve."""
         return self.sum_sizes(self.per_round)

@@ -176,8 +176,8 @@ def together(preset: Preset) -> Preset:
 
 def _record(item: Item, preset: Preset, outcome: cells.Outcome) -> Record:
     run = preset.choices[0][0]
-    assert run.out is not None and outcome.value is not None, "it was placed and measured"
-    result = read_result(run.out)
+    assert outcome.value is not None, "it was measured"
+    result = read_result(run.folder)
     provenance = result["provenance"]
     codes = [*(one["code"] for one in provenance.get("sessions", ())), provenance["code"]]
     return Record(
