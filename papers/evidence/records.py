@@ -171,7 +171,7 @@ def before_training(preset: Preset) -> Preset:
     return replace(preset, choices=((replace(run, rounds=1, audit_rounds="0"),),), also=also)
 
 
-_NOT_FINITE = ("inf", "-inf", "nan")
+NOT_FINITE = ("inf", "-inf", "nan")
 _WORD = re.compile(r"\w+")
 _KEYS_OF_TODAY = {earlier: key for key, earlier in KEYS.items()}  # of result.json, in the paths of figures
 
@@ -219,7 +219,7 @@ class Record:
         """Write the record and return its file."""
         path = file_of(folder, self.cell, self.variant, self.seed, self.choice)
         path.parent.mkdir(parents=True, exist_ok=True)
-        stored = {**asdict(self), "value": _in_json(self.value), "also": {k: _in_json(v) for k, v in self.also.items()}}
+        stored = {**asdict(self), "value": in_json(self.value), "also": {k: in_json(v) for k, v in self.also.items()}}
         write_atomic(path, (json.dumps(stored, indent=1, allow_nan=False) + "\n").encode())
         return path
 
@@ -268,13 +268,13 @@ def _of_today(word: re.Match[str]) -> str:
     return _KEYS_OF_TODAY.get(word[0], word[0])
 
 
-def _in_json(value: float | str) -> float | str:
-    """Return a number as JSON has it: it knows neither infinity nor NaN."""
-    return value if isinstance(value, str) or isfinite(value) else str(value)
+def in_json(value: Any) -> Any:
+    """Return a value as JSON has it, which knows neither infinity nor NaN: these are words."""
+    return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 
 def _from_json(value: float | str) -> float | str:
-    return float(value) if value in _NOT_FINITE else value
+    return float(value) if value in NOT_FINITE else value
 
 
 def changed(experiment: Experiment) -> Iterator[tuple[str, Any]]:

@@ -15,8 +15,8 @@ from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.papers import cells
 from flfw.papers.frontier.points import FrontierPoint, in_scale, line_of
-from flfw.papers.frontier.trials import TUNING_SEED, FrontierLine, Trial, at_seeds, experiment, trials
-from flfw.papers.preset import Preset, Scale
+from flfw.papers.frontier.trials import SEEDS, TUNING_SEED, FrontierLine, Trial, experiment, trials
+from flfw.papers.preset import Preset, Scale, at_seeds
 from flfw.papers.published import Cell
 from flfw.privacy.claims import claim
 from flfw.runs.run import check
@@ -94,7 +94,7 @@ def _tuning(cell: Cell, trial: Trial, scale: Scale, given: Experiment, folder: P
 
 def _reported(cell: Cell, trial: Trial, scale: Scale, given: Experiment, folder: Path) -> Preset:
     line = line_of(cell)
-    preset = Preset((at_seeds(_experiment(cell, trial, scale)),), line.test, also=(line.epsilon,))
+    preset = Preset((at_seeds(_experiment(cell, trial, scale), SEEDS),), line.test, also=(line.epsilon,))
     return cells.placed(preset, given, folder)
 
 

@@ -20,6 +20,7 @@ from flfw.papers.frontier import measure, page, points, trials
 from flfw.papers.frontier.command import marks
 from flfw.papers.frontier.points import FrontierPoint, Mark, table
 from flfw.papers.frontier.trials import DATA, LINES, Data, FrontierLine, Trial
+from flfw.papers.preset import at_seeds
 from flfw.papers.published import Cell, Table
 from flfw.runs import run
 from flfw.task.method import Method
@@ -155,7 +156,7 @@ def planted(tmp_path: Path, finals: dict[str, dict[str, float]]) -> None:
     """Finished runs of the point `cell(CLIENT)`: those of each learning rate have these figures."""
     for trial in TRIALS:
         first = trials.experiment(CLIENT, "digits", trial, 4.0, trials.TUNING_SEED, "quick")
-        for one in (first, *trials.at_seeds(first)):
+        for one in (first, *at_seeds(first, trials.SEEDS)):
             folder = tmp_path / cells.folder_name(one)
             folder.mkdir()
             claims = [{"unit": "client", "adversary": "another client", "accounting": "exact", "epsilon": 3.9995}]
