@@ -248,11 +248,7 @@ class Experiment(
     @property
     def audited(self) -> tuple[int, ...]:
         """Audited rounds, ascending; empty when there is no audit and no recording for an audit."""
-        return self.audited_by(self.rounds)
-
-    def audited_by(self, last: int) -> tuple[int, ...]:
-        """Return the audited rounds of a run that ended after round ``last``."""
-        return self.rounds_audited(self.rounds, last) if self.attacks or self.record else ()
+        return self.rounds_audited(self.rounds, self.rounds) if self.attacks or self.record else ()
 
     def to_run_config(self) -> dict[str, Scalar]:
         """Convert to Flower's run_config: flat, scalars only; a tuple becomes one shell-quoted string."""

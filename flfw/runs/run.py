@@ -209,7 +209,7 @@ def audit_recordings(source: Path, earlier: Experiment, experiment: Experiment) 
     run_plan, task, notes = check(dataclasses.replace(experiment, out=out))
     experiment = run_plan.experiment
     last = results.last_round(results.read_earlier(source), earlier)
-    came = experiment.audited_by(last)
+    came = run_plan.audit.audited_by(last)
     if experiment.attacks and not came:
         requested = f"audit-rounds={experiment.audit_rounds}"
         raise InputError(
