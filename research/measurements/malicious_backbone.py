@@ -34,11 +34,12 @@ from benchmarks import output
 from flfw import data, nets
 from flfw.errors import InputError
 from flfw.inversion.closed_form.crafted_backbone import PatchReadings, craft_adapters, craft_body, read_patches
-from flfw.inversion.closed_form.linear import read, serving
+from flfw.inversion.closed_form.linear import read
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.inputs import InputSpec
 from flfw.nets.training.optimisers import loss_and_grad
 from flfw.rng import initialising, numpy_generator
+from research.measurements.malicious_hypernetwork import serving
 
 _SIDE, _PATCH, _PLACES, _BLOCKS = 32, 4, 64, 11
 _BATCHES, _REPEATS, _PUBLIC, _FOUND, _TRIED = (1, 4, 16), 5, 1000, 40.0, 8

@@ -18,11 +18,12 @@ from flfw.inversion.closed_form.crafted_backbone import (
     layout_of,
     read_patches,
 )
-from flfw.inversion.closed_form.linear import read, serving
+from flfw.inversion.closed_form.linear import read
 from flfw.nets.backbones.architectures import RANDOM, VARIABLE
 from flfw.nets.backbones.freezing import digest
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.rng import initialising, torch_generator
+from research.measurements.malicious_hypernetwork import serving
 from tests.support.rounds import descend
 
 PLACES = tuple(range(20, 31))
