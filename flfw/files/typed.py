@@ -89,8 +89,9 @@ def read_toml(path: Path, way_out: str = _WAY_OUT) -> dict[str, Any]:
         InputError: the file cannot be read, or is no TOML.
     """
     try:
-        with readable(path, way_out):
-            return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"Expected {path}, got none that can be read ({error.strerror}); {way_out}.") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"Expected TOML in {path}, got none that can be read: {error}; {way_out}.") from error
 
