@@ -115,10 +115,6 @@ class _SearchSettings(BoundedSettings):
 class IGSettings(FlowSettings, _SearchSettings):
     """Settings of the search, and of the flow that may be its prior."""
 
-    def __post_init__(self) -> None:
-        _SearchSettings.__post_init__(self)
-        FlowSettings.__post_init__(self)
-
 
 @final
 class IG(GradientMatching):

@@ -90,7 +90,7 @@ def clipped(tested: PerExample, model: nn.Module, x: Tensor, y: Tensor, bound: f
 def ours(case: ClippingCase, noise: GaussianNoise | None = None) -> Step:
     """Return a step of SGD with the clipped and noised sum, seeded by default; the step size makes it the mean."""
     model, (x, y), optimiser = case.model(), case.examples(), SGD(_LR / case.batch)
-    parameters, tested = dict(model.named_parameters()), PerExample(model, way="fixed")
+    parameters, tested = dict(model.named_parameters()), PerExample(model)
     source = noise or SeededNoise(torch_generator(0, "noise"))
 
     def step() -> None:
@@ -144,7 +144,7 @@ def naive(
 def apart(case: ClippingCase) -> float:
     """Return the distance of our sums from the loop's, over the norm; the largest of all tensors."""
     model, (x, y) = case.model(), case.examples()
-    tested = PerExample(model, way="fixed")
+    tested = PerExample(model)
     norms = clipped(tested, model, x, y, inf).norms
     bounds = dict(zip(tested.groups, ((norms.amin(0) + norms.amax(0)) / 2).tolist(), strict=True))
     sums, expected = clipped(tested, model, x, y, bounds).sums, naive(model, tested.groups, x, y, bounds)

@@ -35,7 +35,9 @@ from flfw.inversion.compute import ComputeLimits
 from flfw.inversion.evaluation import stacked, stacked_given
 from flfw.inversion.graph import Graph
 from flfw.nets import Tensors
-from flfw.papers.evidence.records import FOLDER, Item, file_of, items
+from flfw.papers import hyperfl, published
+from flfw.papers.evidence.records import FOLDER, file_of
+from flfw.papers.preset import varied
 from flfw.task.task import Task
 
 CLOSE: Mapping[str, float] = {
@@ -297,14 +299,15 @@ def _resident(name: str) -> int:
 
 def cell(amount: Amount) -> dict[str, Any]:
     """Measure a cell of the papers at full scale, clients together; an unfinished one goes on at the next call."""
-    item = next(items(_CELL))
-    experiment = on(item.run, amount.device)
+    (published_cell,) = published.table("hyperfl.1").select(_CELL)
+    preset = varied(hyperfl.accuracies(published_cell, "full"), published_cell.table, "authors")
+    name, experiment = f"{_CELL} authors seed 0", on(preset.choices[0][0], amount.device)
     if amount.quick:
         experiment = replace(experiment, rounds=2, local_epochs=1, clients=4)
     rounds = DirectRounds(experiment, None, experiment.clients if amount.device.type == "cuda" else 1)
-    key = json.dumps([item.name, code_hash(), amount.device.type, amount.quick])
+    key = json.dumps([name, code_hash(), amount.device.type, amount.quick])
     seconds = restore(rounds, amount.state, key)
-    known = {"cell": item.name, "rounds": experiment.rounds, "published": item.cell.value, **_on_processor(item)}
+    known = {"cell": name, "rounds": experiment.rounds, "published": published_cell.value, **_on_processor()}
     longest = 0.0
     while rounds.done < experiment.rounds and time.monotonic() + longest < amount.ends:
         started = time.monotonic()
@@ -316,7 +319,7 @@ def cell(amount: Amount) -> dict[str, Any]:
     if rounds.done < experiment.rounds:
         done = f"{rounds.done} of {experiment.rounds} rounds are done; call again"
         return {**known, "seconds": seconds, "missing": done}
-    return {**known, "seconds": seconds, "value": item.preset.figure.factor * rounds.accuracy()}
+    return {**known, "seconds": seconds, "value": preset.figure.factor * rounds.accuracy()}
 
 
 def keep(rounds: DirectRounds, state: Path, key: str, seconds: float) -> None:
@@ -339,9 +342,9 @@ def restore(rounds: DirectRounds, state: Path, key: str) -> float:
         return float(held["seconds"])
 
 
-def _on_processor(item: Item) -> dict[str, Any]:
-    """Return the value and the seconds of the record that the project has of this item, if it has one."""
-    kept = file_of(FOLDER, item.cell.path, item.variant, item.seed, item.choice)
+def _on_processor() -> dict[str, Any]:
+    """Return the value and the seconds of the record that the project has of this cell, if it has one."""
+    kept = file_of(FOLDER, _CELL, "authors", seed=0, choice=0)
     if not kept.exists():
         return {}
     stored = json.loads(kept.read_text())

@@ -152,7 +152,7 @@ def folder_name(experiment: Experiment) -> str:
 
 def is_complete(preset: Preset) -> bool:
     """Return whether all experiments are complete."""
-    return all(checkpoint.is_complete(_folder(experiment)) for experiment in preset.experiments)
+    return all(checkpoint.is_complete(experiment.folder) for experiment in preset.experiments)
 
 
 class NotMeasured(InputError):
@@ -170,7 +170,7 @@ def measured(cell: Cell, preset: Preset, say: Callable[[str], None] = lambda lin
     Returns:
         The measured outcome; or, in one line, why nothing could be run or which run failed.
     """
-    todo = [experiment for experiment in preset.experiments if not checkpoint.is_complete(_folder(experiment))]
+    todo = [experiment for experiment in preset.experiments if not checkpoint.is_complete(experiment.folder)]
     foreseen: list[tuple[Reach | None, Task]] = []
     try:
         for experiment in todo:
@@ -185,7 +185,7 @@ def measured(cell: Cell, preset: Preset, say: Callable[[str], None] = lambda lin
                 if reached:
                     say(f"{cell.path}: {reached.sentence}")
                 run.run_or_resume(experiment)
-                keep(_folder(experiment), reached, task)
+                keep(experiment.folder, reached, task)
             else:
                 _without_a_run(experiment, preset.source)
         return read(cell, preset)
@@ -199,7 +199,7 @@ def _without_a_run(experiment: Experiment, source: str) -> None:
     run_plan, task, notes = run.check(experiment, new=False)
     experiment = run_plan.experiment
     result = {"notes": notes, "provenance": {"code": code_hash()}} | _WITHOUT_A_RUN[source](experiment, task)
-    folder = _folder(experiment)
+    folder = experiment.folder
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / "result.json", to_json(result))
 
@@ -228,7 +228,7 @@ def read(cell: Cell, preset: Preset) -> Outcome:
         runs=runs,
         codes=tuple(dict.fromkeys(result["provenance"]["code"] for result in loaded)),
         notes=tuple(dict.fromkeys(note for result in loaded for note in result["notes"])),
-        uninformative=next(filter(None, (uninformative(_folder(experiment)) for experiment in runs)), ""),
+        uninformative=next(filter(None, (uninformative(experiment.folder) for experiment in runs)), ""),
     )
 
 
@@ -256,7 +256,7 @@ def numbers(runs: Iterable[Experiment], figure: ResultMetric) -> list[float]:
         if value == "inf":  # as result.json writes it
             value = inf
         if not isinstance(value, int | float):
-            raise RunError(f"{_folder(experiment) / 'result.json'} has no {figure.name}.")
+            raise RunError(f"{experiment.folder / 'result.json'} has no {figure.name}.")
         values.append(value * figure.factor)
     return values
 
@@ -292,13 +292,8 @@ def result(experiment: Experiment) -> dict[str, Any]:
     Raises:
         RunError: it is damaged.
     """
-    path = _folder(experiment) / "result.json"
+    path = experiment.folder / "result.json"
     try:
         return read_result(path.parent)
     except InputError as error:
         raise RunError(f"{path} is damaged ({error}); remove its folder to run it again.") from error
-
-
-def _folder(experiment: Experiment) -> Path:
-    assert experiment.out is not None, "the experiment was placed"
-    return experiment.out

@@ -118,26 +118,14 @@ def names() -> tuple[str, ...]:
     return published.names()
 
 
-def reproduce(table: str, cell: str, scale: Scale, given: Experiment) -> int:
-    """Measure a table or some of its cells, print published beside measured numbers, and write the files.
+def asked(table: str, cell: str, scale: Scale, given: Experiment) -> Reproduction:
+    """Return the reproduction that is asked for.
 
     Args:
         table: name of the table; may be empty if ``cell`` contains it.
         cell: a path such as ``hyperfl.1/HyperFL/CIFAR-10/20``, or its beginning; empty: the whole table.
         scale: scale of the measurement.
         given: flags that decide no numbers, and the output folder; all others must be at their defaults.
-
-    Returns:
-        The exit code: 0, or 1 if a selected cell failed or none was measured.
-
-    Raises:
-        InputError: there is no such table or cell, or the table itself decides a flag that was given.
-    """
-    return run(asked(table, cell, scale, given), cell)
-
-
-def asked(table: str, cell: str, scale: Scale, given: Experiment) -> Reproduction:
-    """Return the reproduction that is asked for; the arguments are those of `reproduce`.
 
     Raises:
         InputError: there is no such table, or the table itself decides a flag that was given.
@@ -147,13 +135,6 @@ def asked(table: str, cell: str, scale: Scale, given: Experiment) -> Reproductio
     whole = published.table(name)
     measure = published.outside(name).presets if ":" in name else presets(whole.name)
     return Reproduction(whole, measure, scale, given, (given.out or OUT).absolute())
-
-
-def run(reproduction: Reproduction, cell: str) -> int:
-    """Measure the selected cells of a reproduction, print them, and write the files; returns as `reproduce`."""
-    table = measured(reproduction, cell)
-    print(table.text, *table.files, sep="\n")
-    return int(not table.complete)
 
 
 def measured(reproduction: Reproduction, cell: str) -> MeasuredTable:

@@ -33,9 +33,11 @@ Departures  1. The learning rate does not fall; the last round counts, where the
 from dataclasses import replace
 
 from flfw.experiment import Experiment
-from flfw.papers.preset import Further, Preset, Presets, ResultMetric, Scale
+from flfw.papers.preset import Further, Preset, Presets, ResultMetric, Scale, at_seeds
 from flfw.papers.published import Cell
 
+_SEEDS: dict[Scale, range] = {"quick": range(1), "full": range(3)}
+_PLAIN = Experiment(method="fedavg", local_epochs=1, batch_size=64, lr=0.01)
 _NETS = {"MNIST": ("mnist", "lenet"), "CIFAR-10": ("cifar10", "convnet32"), "MNIST-M": ("mnist_m", "convnet32")}
 _OWN = ("dcs2", {"MNIST": "dcs2.threshold=300", "CIFAR-10": "dcs2.threshold=500", "MNIST-M": "dcs2.threshold=500"})
 _DEFENCES: dict[str, tuple[str, dict[str, str]]] = {
@@ -82,15 +84,12 @@ def attacked(cell: Cell, scale: Scale) -> Preset:
     separable = row == "None" or "dcs2" in defence.split("+")
     budget = 300 if quick else 10_000
     iterations = (f"ig.iterations={budget}", *([f"dcs2.search_iterations={budget}"] if separable else []))
-    run = Experiment(
-        method="fedavg",
+    run = replace(
+        _PLAIN,
         dataset=dataset,
         net=net,
         clients=2,
         rounds=1,
-        local_epochs=1,
-        batch_size=64,
-        lr=0.01,
         split="sampled",
         attack=("ig", "dcs2") if separable else ("ig",),
         images=4 if quick else 64,
@@ -116,10 +115,10 @@ def attacked(cell: Cell, scale: Scale) -> Preset:
     begin = tuple(one for one in run.set if not one.startswith("dcs2.search_iterations"))
     prior = replace(run, attack=("ig",), set=(*begin, "ig.start=class_mean"))
     begun = replace(untold, words="the same, begun at the class's mean image: the attack that the paper calls adaptive")
-    further = (Further("prior", _seeds(prior, scale), begun),) if row == "DCS^2" else ()
+    further = (Further("prior", at_seeds(prior, _SEEDS[scale]), begun),) if row == "DCS^2" else ()
     if cell.table == "dcs2.2":
         further = (*further, _generative(run, name, budget, scale))
-    return Preset((_seeds(run, scale),), untold, also=also, further=further)
+    return Preset((at_seeds(run, _SEEDS[scale]),), untold, also=also, further=further)
 
 
 def _generative(run: Experiment, name: str, budget: int, scale: Scale) -> Further:
@@ -129,7 +128,7 @@ def _generative(run: Experiment, name: str, budget: int, scale: Scale) -> Furthe
     figure = ResultMetric(
         f"audit.attack=generator,adaptation=None,round=0.{name}", "the same of GGL, in a generator's images", 1
     )
-    return Further("ggl", _seeds(attacked, scale), figure)
+    return Further("ggl", at_seeds(attacked, _SEEDS[scale]), figure)
 
 
 def trained(cell: Cell, scale: Scale) -> Preset:
@@ -139,15 +138,12 @@ def trained(cell: Cell, scale: Scale) -> Preset:
     if defence == "none":
         defence, chosen = _NOTHING
     images, rounds, further = _TRAINED[scale][data]
-    run = Experiment(
-        method="fedavg",
+    run = replace(
+        _PLAIN,
         dataset=dataset,
         net=net,
         clients=10,
         rounds=rounds,
-        local_epochs=1,
-        batch_size=64,
-        lr=0.01,
         split="pools",
         defence=defence,
         defended="5",
@@ -157,7 +153,7 @@ def trained(cell: Cell, scale: Scale) -> Preset:
     protected = cell.metric == "accuracy_protected"
     where = "on the defended client's training data" if protected else "on the clients' test data"
     figure = ResultMetric("final.acc_protected" if protected else "final.acc_global", f"accuracy {where}")
-    return Preset((_seeds(run, scale),), figure)
+    return Preset((at_seeds(run, _SEEDS[scale]),), figure)
 
 
 def preset(cell: Cell, scale: Scale) -> Preset:
@@ -179,10 +175,6 @@ def _defence(row: str, data: str, steps: int | None) -> tuple[str, tuple[str, ..
         usual = _OWN[1][data]
         chosen += [usual] * ("threshold" not in chosen[0]) + [f"dcs2.steps={steps}"] * (steps is not None)
     return name, tuple(one for one in chosen if one)
-
-
-def _seeds(run: Experiment, scale: Scale) -> tuple[Experiment, ...]:
-    return tuple(replace(run, seed=seed) for seed in range(1 if scale == "quick" else 3))
 
 
 TABLES: dict[str, Presets] = {"dcs2.1": preset, "dcs2.2": preset}

@@ -61,7 +61,6 @@ from flfw.papers.preset import Preset, Presets, ResultMetric, Scale, as_authors
 from flfw.papers.published import Cell
 
 SIGMA, CLIP = 6.0, 4.0
-ROWS = ("non-private", "Fed-SDP", "Fed-CDP", "Fed-CDP(decay)")
 TABULAR = "mlp"
 _FEW_CLIENTS, _FEW_ROUNDS = 100, 10  # of the quick scale
 
@@ -101,7 +100,7 @@ def method(row: str, clip: float = CLIP, sigma: float = SIGMA) -> tuple[str, tup
     """Return method name and settings of a row of the paper's tables.
 
     Args:
-        row: one of `ROWS`.
+        row: ``non-private``, ``Fed-SDP``, ``Fed-CDP`` or ``Fed-CDP(decay)``.
         clip: C; the decaying bound ignores it and goes from 6 to 2.
         sigma: noise multiplier.
     """
@@ -117,7 +116,7 @@ def trained(row: str, data: str, scale: Scale, clip: float = CLIP, sigma: float 
     """Return a run of the tables without K and Kt: a tenth of the clients takes part in each round.
 
     Args:
-        row: one of `ROWS`.
+        row: ``non-private``, ``Fed-SDP``, ``Fed-CDP`` or ``Fed-CDP(decay)``.
         data: one of `BENCHMARKS`.
         scale: the paper's K and T, or at most 100 clients and 10 rounds.
         clip: C.

@@ -43,7 +43,7 @@ Departures  0. FedDF, FedGen and FedCG run as in the code of FedCG's comparison,
 from dataclasses import replace
 
 from flfw.experiment import Experiment
-from flfw.papers.preset import Preset, Presets, ResultMetric, Scale
+from flfw.papers.preset import Preset, Presets, ResultMetric, Scale, at_seeds
 from flfw.papers.published import Cell
 
 METHODS = {
@@ -62,6 +62,7 @@ DATASETS = {
     "Office-Caltech10": "office_caltech",
     "DomainNet": "domainnet",
 }
+SEEDS: dict[Scale, range] = {"quick": range(3), "full": range(5)}
 MUS = ("0.001", "0.01", "0.1", "1")
 VARIANCES = {"FedAvg + Gaussian noise variance 0.001": 0.001, "FedAvg + Gaussian noise variance 0.1": 0.1}
 AT_HAND = ("digit5:mnist_m,usps,mnist", 2)
@@ -131,7 +132,7 @@ def accuracies(cell: Cell, scale: Scale) -> Preset:
     choices = [first]
     if cell.keys["method"] == "FedProx":
         choices = [replace(first, set=(*first.set, f"mu={mu}")) for mu in (MUS[:1] if scale == "quick" else MUS)]
-    runs = tuple(_seeds(choice, scale) for choice in choices)
+    runs = tuple(at_seeds(choice, SEEDS[scale]) for choice in choices)
     return Preset(runs, _accuracy(cell, scale), chosen_by=VALIDATION if len(runs) > 1 else None)
 
 
@@ -141,7 +142,7 @@ def attacked(cell: Cell, scale: Scale) -> Preset:
     images, budget = 4 if scale == "quick" else 20, (*before.set, *BUDGETS[scale])
     run = replace(before, attack=(PAPERS, ADAPTIVE), audit_rounds="last", images=images, set=budget)
     if cell.metric == "accuracy":
-        return Preset((_seeds(run, scale),), _accuracy(cell, scale))
+        return Preset((at_seeds(run, SEEDS[scale]),), _accuracy(cell, scale))
     entry = f"audit.attack={PAPERS},adaptation=None"
     words = "PSNR of what the paper's attack reconstructs after training, mean over the images"
     knowing = f"audit.attack={ADAPTIVE},adaptation{'!' if cell.keys['method'] in VARIANCES else ''}=None"
@@ -149,11 +150,7 @@ def attacked(cell: Cell, scale: Scale) -> Preset:
         ResultMetric(f"{knowing}.psnr.mean", "the same of the adaptive attack; then", 1, absent="none"),
         ResultMetric(f"{entry}.floors.class_mean", FLOOR, 1),
     )
-    return Preset((_seeds(run, scale),), ResultMetric(f"{entry}.psnr.mean", words, 1), also=also)
-
-
-def _seeds(run: Experiment, scale: Scale) -> tuple[Experiment, ...]:
-    return tuple(replace(run, seed=seed) for seed in range(3 if scale == "quick" else 5))
+    return Preset((at_seeds(run, SEEDS[scale]),), ResultMetric(f"{entry}.psnr.mean", words, 1), also=also)
 
 
 def _accuracy(cell: Cell, scale: Scale) -> ResultMetric:

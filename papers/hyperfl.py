@@ -84,9 +84,10 @@ from pathlib import Path
 from flfw import data, nets
 from flfw.data import DatasetArrays, DatasetCard
 from flfw.experiment import Experiment
-from flfw.papers.preset import Further, Preset, Presets, ResultMetric, Scale, as_authors
+from flfw.papers.preset import Further, Preset, Presets, ResultMetric, Scale, as_authors, at_seeds
 from flfw.papers.published import Cell
 
+SEEDS: dict[Scale, tuple[int, ...]] = {"quick": (0,), "full": (0, 1, 2)}
 METHODS = {
     "Local-only": "local_only",
     "FedAvg": "fedavg",
@@ -225,7 +226,7 @@ def trained(cell: Cell, scale: Scale) -> Experiment:
 
 def accuracies(cell: Cell, scale: Scale) -> Preset:
     """Return the preset of a cell of table 1."""
-    runs = tuple(replace(trained(cell, scale), seed=seed) for seed in ((0,) if scale == "quick" else (0, 1, 2)))
+    runs = at_seeds(trained(cell, scale), SEEDS[scale])
     epsilons = EPSILONS if cell.keys["method"] in PRIVATE else ()
     if cell.keys["method"] in AS_SENT:
         return Preset((runs,), AS_RECEIVED, also=(AFTER_TRAINING, *epsilons))
@@ -251,7 +252,7 @@ def tuned(cell: Cell, scale: Scale) -> Preset:
         lr=(0.02 if grey else 0.1) if net == "vit_small" else 0.01,
         attack=("none",),
     )
-    runs = tuple(replace(run, seed=seed) for seed in ((0,) if quick else (0, 1, 2)))
+    runs = at_seeds(run, SEEDS[scale])
     mine = AS_RECEIVED if method == "fedavg" else AFTER_TRAINING
     other = f"{mine.words}; of another backbone, {STAND_IN}, not to be compared with the published number"
     shown = replace(mine, words=other) if net == STAND_IN else mine

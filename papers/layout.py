@@ -3,14 +3,16 @@
 The layout is the same for every output format.
 """
 
-import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from string import ascii_lowercase
 
+from rich.box import SIMPLE_HEAD
+from rich.table import Table as Grid
+
 from flfw.errors import abridged
-from flfw.files.latex import escaped
 from flfw.files.provenance import code_hash
+from flfw.files.tables import escaped, grid, plain, tabular
 from flfw.papers.cells import OURS, Outcome
 from flfw.papers.preset import Preset, Scale
 from flfw.papers.published import Cell, Table
@@ -198,32 +200,20 @@ _GAP = 2
 
 def terminal(sheet: Sheet, width: int) -> str:
     """Format a table with two to four lines per cell; columns beyond ``width`` characters go to further blocks."""
-    from rich.console import Console
-
-    console = Console(file=io.StringIO(), width=width)
-    for line in sheet.heading:
-        console.print(line, markup=False, highlight=False)
+    parts: list[str | Grid] = [*sheet.heading]
     for block in _blocks(sheet, width):
-        console.print()
-        console.print(_block(sheet, block))
-    for line in ("", *sheet.footnotes) if sheet.footnotes else ():
-        console.print(line, markup=False, highlight=False)
-    assert isinstance(console.file, io.StringIO)
-    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+        parts += ["", _block(sheet, block)]
+    return plain(width, *parts, *(("", *sheet.footnotes) if sheet.footnotes else ()))
 
 
-def _block(sheet: Sheet, columns: range) -> object:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table as Grid
-    from rich.text import Text
-
-    grid = Grid(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
-    grid.add_column(Text(sheet.corner), no_wrap=True, vertical="top")
+def _block(sheet: Sheet, columns: range) -> Grid:
+    drawn = Grid(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
+    drawn.add_column(sheet.corner, no_wrap=True, vertical="top")
     for index in columns:
-        grid.add_column(Text("\n".join(sheet.columns[index])), justify="right", no_wrap=True)
+        drawn.add_column("\n".join(sheet.columns[index]), justify="right", no_wrap=True)
     for name, entries in sheet.rows:
-        grid.add_row(Text(name), *(Text("\n".join(_lines(entries[index]))) for index in columns))
-    return grid
+        drawn.add_row(name, *("\n".join(_lines(entries[index])) for index in columns))
+    return drawn
 
 
 def _blocks(sheet: Sheet, width: int) -> Iterator[range]:
@@ -254,21 +244,17 @@ def markdown(sheet: Sheet) -> str:
     """Format a table in GitHub's Markdown: published / **measured**."""
     head = [sheet.corner, *(" ".join(words) for words in sheet.columns)]
     rows = [[name, *(_beside(entry, "**{}**") for entry in entries)] for name, entries in sheet.rows]
-    lines = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in (head, ["---"] * len(head), *rows)]
-    grid = [f"| {line} |" for line in lines] if sheet.rows else []
-    paragraphs = (*sheet.heading, "\n".join(grid), *sheet.footnotes)
+    paragraphs = (*sheet.heading, grid(head, rows) if rows else "", *sheet.footnotes)
     return "\n\n".join(paragraph for paragraph in paragraphs if paragraph) + "\n"
 
 
 def latex(sheet: Sheet) -> str:
     """Format a booktabs tabular, with heading and footnotes in small print below."""
-    head = [sheet.corner, *(" ".join(words) for words in sheet.columns)]
-    rows = [[name, *(_beside(entry, "{}") for entry in entries)] for name, entries in sheet.rows]
-    lines = [" & ".join(map(escaped, row)) + r" \\" for row in (head, *rows)]
-    begin, end = f"\\begin{{tabular}}{{l{'r' * len(sheet.columns)}}}", r"\end{tabular}"
-    grid = [begin, r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule", end] if sheet.rows else []
+    head = [escaped(sheet.corner), *(escaped(" ".join(words)) for words in sheet.columns)]
+    rows = [[escaped(name), *(escaped(_beside(entry, "{}")) for entry in entries)] for name, entries in sheet.rows]
+    body = [tabular(f"l{'r' * len(sheet.columns)}", head, [rows])] if rows else []
     notes = [f"\\par{{\\footnotesize {escaped(line)}\\par}}" for line in (*sheet.heading, *sheet.footnotes)]
-    return "\n".join([r"% Needs \usepackage{booktabs}.", *grid, *notes]) + "\n"
+    return "\n".join([r"% Needs \usepackage{booktabs}.", *body, *notes]) + "\n"
 
 
 def _beside(entry: Entry | None, ours: str) -> str:
@@ -301,7 +287,7 @@ def csv(table: Table, outcomes: Iterable[Outcome], scale: Scale) -> str:
             "reason": outcome.reason,
             "also": " ".join(f"{name}={value}" for name, value in outcome.also.items()),
             "uninformative": outcome.uninformative,
-            "folders": " ".join(run.out.name for run in outcome.runs if run.out),
+            "folders": " ".join(run.folder.name for run in outcome.runs),
             "code": " ".join(outcome.codes),
         }
         for outcome in outcomes

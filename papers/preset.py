@@ -1,6 +1,6 @@
 """Presets: the runs that a cell of a table needs, and the figure of their results that is compared with the paper's."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -110,6 +110,11 @@ def presets(table: str) -> Presets | None:
     """
     module = f"flfw.papers.{table.partition('.')[0]}"
     return import_module(module).TABLES.get(table) if find_spec(module) else None
+
+
+def at_seeds(run: Experiment, seeds: Iterable[int]) -> tuple[Experiment, ...]:
+    """Return the run with each of the seeds."""
+    return tuple(replace(run, seed=seed) for seed in seeds)
 
 
 def as_authors(experiment: Experiment) -> Experiment:

@@ -34,7 +34,7 @@ from math import sqrt
 from typing import final
 
 from flfw.bounds import PositiveInt
-from flfw.dp.noisy_mean import noisy_mean
+from flfw.dp.noisy_mean import clipped_sum, shifted
 from flfw.dp.settings import AdaptiveClippingSettings
 from flfw.dp.strategy import DPStrategy
 from flfw.errors import require
@@ -102,5 +102,5 @@ class FedSDP(DPStrategy):
         """Average over the cohort, with the server's noise if the server adds it."""
         if self.settings.noised_by == "server":
             return self.noisy_update_mean(updates)
-        noise = self.settings.noise(self.seed, "server noise", self.round)
-        return noisy_mean(updates, self.last_broadcast, self.expected_cohort_size, None, 0.0, noise)
+        sums = clipped_sum(updates, self.last_broadcast, None)  # as they are: the clients' noise is in them
+        return shifted(self.last_broadcast, sums, 1 / self.expected_cohort_size)

@@ -49,10 +49,6 @@ class FedDFSettings(PersistentTraining, ServerTraining):
     memory: Literal["fresh", "kept"] = "fresh"  # of the server's Adam: new in each round, or going on
     public: str = ""  # data set whose training images the server has; empty: those that the split sets aside
 
-    def __post_init__(self) -> None:
-        PersistentTraining.__post_init__(self)
-        ServerTraining.__post_init__(self)
-
 
 @final
 class FedDF(TrainingServer):

@@ -63,10 +63,6 @@ class FedGenSettings(PersistentTraining, ServerTraining):
     pairs: Literal["same_label", "halves"] = "same_label"  # what that loss compares: two draws, or a batch's halves
     start: Literal["common", "independent"] = "common"  # of the extractors
 
-    def __post_init__(self) -> None:
-        PersistentTraining.__post_init__(self)
-        ServerTraining.__post_init__(self)
-
 
 @final
 class FedGen(TrainingServer):

@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, final
 
+import torch
+
 from flfw.adversary.attack import Attack
 from flfw.adversary.sums import groups_of
 from flfw.audit.adaptation import protection_of
@@ -186,7 +188,7 @@ class JobPlanner:
             classes=dataset.classes,
             mean=tuple(map(float, dataset.mean)),
             std=tuple(map(float, dataset.std)),
-            device="cuda" if gpu and _has_gpu() else "cpu",
+            device="cuda" if gpu and torch.cuda.is_available() else "cpu",
             memory=min(gpu, 1.0) or 1.0,
             **grants,
         )
@@ -275,9 +277,3 @@ def _sum_of(members: Sequence[Exchange], known: Sequence[Exchange]) -> Exchange:
 
 def _unlabelled(exchanges: tuple[Exchange, ...]) -> tuple[Exchange, ...]:
     return tuple(replace(exchange, labels=None) for exchange in exchanges)
-
-
-def _has_gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()

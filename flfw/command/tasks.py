@@ -159,8 +159,7 @@ def split_shown(experiment: Experiment) -> str:
         notes.append(f"Method {experiment.method} refuses a regression: for runs choose another, such as {_REGRESSES}.")
     checked = run_plan.experiment
     task.require_data("--show-split")
-    assert checked.out is not None, "check names the folder"
-    with nullcontext(checked.out) if experiment.out else claimed(checked.out) as folder:
+    with nullcontext(checked.folder) if experiment.out else claimed(checked.folder) as folder:
         if experiment.out:
             make_folder(folder)
         picture = folder / "split.png"

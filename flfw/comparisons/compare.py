@@ -1,6 +1,5 @@
 """Comparison of runs: differences in their settings and in their results (``sim.py --compare runs/A runs/B``)."""
 
-import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,9 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
 from flfw.audit.measures.statistics import Interval, paired
 from flfw.comparisons.findings import Leak, pooled, share_in_words, uneven_budgets
@@ -20,6 +16,7 @@ from flfw.comparisons.significance import across, common_places, joined_messages
 from flfw.comparisons.utility import ACCURACIES, ERRORS, Utility, bound, family
 from flfw.files import verdicts
 from flfw.files.folders import require_several
+from flfw.files.tables import aligned
 from flfw.report.formats import below, decimals
 from flfw.report.questions import rounds_read, seen_by
 from flfw.rng import numpy_generator
@@ -59,7 +56,7 @@ def _configurations(runs: Sequence[FinishedRun], names: Sequence[str]) -> str:
     keys = dict.fromkeys(key for config in flat for key in config if key != "out")
     rows = [[key, *(config.get(key, _NONE) for config in flat)] for key in keys]
     differing = [row for row in rows if len(set(row[1:])) > 1]
-    return _aligned(["configuration", *names], differing) if differing else "configuration: the same"
+    return aligned(["configuration", *names], differing) if differing else "configuration: the same"
 
 
 def _flat(config: Mapping[str, Any], before: str = "") -> dict[str, str]:
@@ -95,7 +92,7 @@ def _utility(utilities: Sequence[Utility], runs: Sequence[FinishedRun], names: S
         for one, values in measured.items()
         if one not in central or (lacking and any(value is not None for value in values))
     ]
-    return _aligned([local.name, *names], rows)
+    return aligned([local.name, *names], rows)
 
 
 def _claims(runs: Sequence[FinishedRun], names: Sequence[str]) -> list[str]:
@@ -109,7 +106,7 @@ def _claims(runs: Sequence[FinishedRun], names: Sequence[str]) -> list[str]:
     ]
     keys = dict.fromkeys(key for each in claims for key in each)
     rows = [[key, *(each.get(key, _NONE) for each in claims)] for key in keys]
-    return [_aligned(["epsilon at most", *names], rows)] if rows else []
+    return [aligned(["epsilon at most", *names], rows)] if rows else []
 
 
 def _leakages(runs: Sequence[FinishedRun], names: Sequence[str]) -> list[str]:
@@ -131,7 +128,7 @@ def _leakages(runs: Sequence[FinishedRun], names: Sequence[str]) -> list[str]:
         for row, (number, setting) in zip(rows[1:], settings[1:], strict=True):
             row.append(_difference(runs[number], setting, first_run, first_setting))
         header = [title, "", "verdict", "recovered", "PSNR", "failed", f"difference from {names[settings[0][0]]}, dB"]
-        parts.append(_aligned(header, [[*row, _NONE] if len(row) < len(header) else row for row in rows]))
+        parts.append(aligned(header, [[*row, _NONE] if len(row) < len(header) else row for row in rows]))
     if not kinds:
         return [] if any(run.result.get("membership") for run in runs) else ["leakage: none of them was attacked"]
     return [*parts, *(["only in one run: " + "; ".join(alone)] if alone else [])]
@@ -160,7 +157,7 @@ def _ranking(runs: Sequence[FinishedRun], names: Sequence[str]) -> list[str]:
     budgets = uneven_budgets(replace(run, result={**run.result, "audit": _of(attacks, run)}) for run in runs)
     words_below = [*(f"{sentence}." for sentence in words), *ranking.sentences, *budgets]
     note = "Runs with a common letter do not differ at 5 %, over all pairs (McNemar, Wilcoxon; Holm's correction)."
-    drawn = _aligned([f"all attacks together ({listed(attacks)})", "recovered by any", "closest, dB", "letter"], rows)
+    drawn = aligned([f"all attacks together ({listed(attacks)})", "recovered by any", "closest, dB", "letter"], rows)
     return ["\n".join([drawn, note, *words_below])]
 
 
@@ -187,7 +184,7 @@ def _memberships(runs: Sequence[FinishedRun], names: Sequence[str]) -> list[str]
         for turn, line in enumerate(each)
     ]
     header = ["membership", "statistic", "seen", "read", "run", "verdict", "AUC", "pairs", "epsilon at least"]
-    return [_aligned(header, lines)]
+    return [aligned(header, lines)]
 
 
 def _kind(setting: AttackSetting, run: FinishedRun) -> str:
@@ -238,15 +235,3 @@ def _victims(run: FinishedRun, setting: AttackSetting, other: FinishedRun) -> di
             keyed[row.example, row.label, times[row.example]] = row
             times[row.example] += 1
     return keyed
-
-
-def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    drawn = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    for word in header:
-        drawn.add_column(word)
-    for row in rows:
-        drawn.add_row(*row)
-    text = io.StringIO()
-    # Wide enough that no line is broken; a terminal may cut long lines.
-    Console(file=text, width=1000, color_system=None, markup=False, highlight=False).print(drawn)
-    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())

@@ -7,9 +7,10 @@ from typing import Any, final
 
 import numpy as np
 
-from flfw.audit.measures.statistics import Interval, Paired, interval, paired, share_interval, worst
+from flfw.audit.measures.statistics import Interval, Paired, paired, share_interval, worst
 from flfw.comparisons.question import NO_DEFENCE
 from flfw.comparisons.rows import AttackSetting, FinishedRun, MatrixRow
+from flfw.comparisons.significance import mean_closeness
 from flfw.files.verdicts import STATIC, UNDECIDED, outcome
 from flfw.report.findings import number
 from flfw.report.ranking import seriousness
@@ -185,7 +186,7 @@ def pooled(setting: AttackSetting, runs: Sequence[FinishedRun]) -> Leak:
         failures=sum(int(entry["failures"]) for _, entry in entries),
         recovered=recovered,
         share=share_interval(recovered, len(rows), len({row.message for row in rows})) if rows else (0.0, 1.0),
-        psnr=_interval(rows),
+        psnr=mean_closeness(rows),
         ssim=_mean(rows, lambda row: row.ssim),
         rmsd=_mean(rows, lambda row: row.rmsd),
         identified=sum(rate * n for rate, n in rated) / sum(n for _, n in rated) if rated else None,
@@ -205,14 +206,6 @@ def _gravest(entries: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[int, Mapp
     for seed, entry in entries:
         gravest[seed] = min(gravest.get(seed, entry), entry, key=lambda one: seriousness(outcome(one)))
     return gravest
-
-
-def _interval(rows: Sequence[MatrixRow]) -> Interval | None:
-    given = [(row.closeness, row.seed, row.message) for row in rows if row.closeness is not None]
-    if not given:
-        return None
-    values, seeds, messages = map(np.array, zip(*given, strict=True))
-    return interval(values, seeds, numpy_generator(0, "matrix"), messages=messages)
 
 
 def _mean(rows: Sequence[MatrixRow], measure: Callable[[MatrixRow], float | None]) -> float | None:

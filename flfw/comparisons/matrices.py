@@ -12,7 +12,7 @@ from typing import Any, final
 
 from flfw import data, nets
 from flfw.comparisons import tables
-from flfw.comparisons.question import Matrix, folder_name, folder_of, parse, require_same_question
+from flfw.comparisons.question import Matrix, folder_name, parse, require_same_question
 from flfw.comparisons.rows import MATRIX, read_matrix
 from flfw.comparisons.significance import messages_needed
 from flfw.comparisons.tables import latex, markdown
@@ -102,7 +102,7 @@ def _check(cell: Experiment) -> None:
     Raises:
         InputError: the message names the cell.
     """
-    folder = folder_of(cell)
+    folder = cell.folder
     try:
         refuse_membership(plan(cell).audit, "in a matrix")
         checked = whole.check(cell, new=False)[0].experiment
@@ -131,7 +131,7 @@ def _run_all(cells: Sequence[Experiment], write: Callable[[Mapping[str, str]], N
     failed: dict[str, str] = {}
     write(failed)
     for number, cell in enumerate(cells, 1):
-        folder = folder_of(cell)
+        folder = cell.folder
         if is_complete(folder):
             continue
         title, started = f"[{number}/{len(cells)}] {folder.name}", time.monotonic()

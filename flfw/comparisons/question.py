@@ -21,12 +21,6 @@ SEARCHES = "searches"
 _VARIED = ("method", "defence", "attack", "seed", "set")
 
 
-def folder_of(cell: Experiment) -> Path:
-    """Return the folder of a cell's run."""
-    assert cell.out is not None, "a matrix places its cells"
-    return cell.out
-
-
 @final
 @dataclass(frozen=True)
 class Matrix:

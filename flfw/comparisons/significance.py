@@ -67,6 +67,15 @@ def together(before: VictimOutcome | None, now: VictimOutcome) -> VictimOutcome:
     return now._replace(recovered=before.recovered or now.recovered, closeness=max(known, default=None))
 
 
+def mean_closeness(results: Iterable[VictimOutcome | MatrixRow]) -> Interval | None:
+    """Return the mean closeness of results over seeds and messages, with its interval; None: none has one."""
+    known = [(one.closeness, one.seed, one.message) for one in results if one.closeness is not None]
+    if not known:
+        return None
+    values, seeds, messages = map(np.array, zip(*known, strict=True))
+    return interval(values, seeds, numpy_generator(0, "matrix"), messages=messages)
+
+
 def common_places(sides: Iterable[Iterable[FinishedRun]]) -> set[Place]:
     """Return the attacks, vantages, sources and rounds that all sides have; others would give one more chances."""
     each = [{_place(row.setting) for run in runs for row in run.rows} for runs in sides]
@@ -275,7 +284,7 @@ def ranked(outcomes: Mapping[str, Outcomes]) -> CombinationRanking:
     adjusted = holm([test.p for test in raw])
     tests = [replace(test, adjusted=value) for test, value in zip(raw, adjusted, strict=True)]
     known: dict[str, tuple[float, float]] = {}
-    closeness = {name: _closeness(each) for name, each in attacked.items()}
+    closeness = {name: mean_closeness(each.values()) for name, each in attacked.items()}
     for name, each in attacked.items():
         mean = closeness[name]
         known[name] = sum(one.recovered for one in each.values()) / len(each), mean.mean if mean else -np.inf
@@ -321,14 +330,6 @@ def _standing(name: str, each: Outcomes, closeness: Interval | None, marks: str)
     recovered, messages = sum(one.recovered for one in each.values()), len({o.message for o in each.values()})
     share = share_interval(recovered, len(each), messages)
     return CombinationStanding(name, len(each), recovered, share, closeness, marks)
-
-
-def _closeness(each: Outcomes) -> Interval | None:
-    known = [(o.closeness, o.seed, o.message) for o in each.values() if o.closeness is not None]
-    if not known:
-        return None
-    values, seeds, messages = map(np.array, zip(*known, strict=True))
-    return interval(values, seeds, numpy_generator(0, "matrix"), messages=messages)
 
 
 def _tests(first: str, second: str, outcomes: Mapping[str, Outcomes]) -> list[PairTest]:

@@ -24,16 +24,16 @@ from flfw.comparisons.findings import (
     share_in_words,
     uneven_budgets,
 )
-from flfw.comparisons.question import NO_DEFENCE, folder_of
+from flfw.comparisons.question import NO_DEFENCE
 from flfw.comparisons.rows import FinishedRun, read
 from flfw.comparisons.significance import ranked, strongest
 from flfw.comparisons.utility import ACCURACIES, Utility, claimed, family, shown
 from flfw.errors import InputError, require
 from flfw.experiment import Experiment
 from flfw.files import verdicts
-from flfw.files.latex import escaped, floating, tabular
 from flfw.files.result_file import csv_text
 from flfw.files.sealed import write_atomic
+from flfw.files.tables import escaped, floating, grid, tabular
 from flfw.report.formats import capital
 from flfw.server.checkpoint import is_complete
 
@@ -138,7 +138,7 @@ def markdown(records: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _section(title: str, record: Mapping[str, Any]) -> str:
     parts = [f"## {title}"] if title else []
-    parts.append(_grid(_head(record, "{}, dB"), [row for rows in _attack_rows(record) for row in rows]))
+    parts.append(grid(_head(record, "{}, dB"), [row for rows in _attack_rows(record) for row in rows]))
     ranking = record.get("ranking") or {"standings": []}
     if len(ranking["standings"]) > 1:
         parts += [_ranking_grid(ranking["standings"]), _listing([_LETTERS, *ranking["sentences"]])]
@@ -154,11 +154,7 @@ def _ranking_grid(standings: Sequence[Mapping[str, Any]]) -> str:
     for each in standings:
         closest = f"{each['closeness']['mean']:.1f}" if each["closeness"] else _NONE
         rows.append([each["combination"], _share(each), closest, each["letters"]])
-    return _grid(["combination", "recovered by any", "closest, dB", "letter"], rows)
-
-
-def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
+    return grid(["combination", "recovered by any", "closest, dB", "letter"], rows)
 
 
 def _listing(lines: Sequence[str]) -> str:
@@ -238,7 +234,7 @@ def write(folder: Path, question: Mapping[str, Any], cells: Sequence[Experiment]
     from flfw.comparisons.page import render
 
     finished, states = _read(cells, failed)
-    runs = {cell: finished[name] for cell in cells if (name := folder_of(cell).name) in finished}
+    runs = {cell: finished[name] for cell in cells if (name := cell.folder.name) in finished}
     combinations = [
         combine(*key, (run for cell, run in runs.items() if (cell.method, cell.defence) == key))
         for key in dict.fromkeys((cell.method, cell.defence) for cell in runs)
@@ -267,7 +263,7 @@ def _read(
     """Return the finished runs by the name of their folder, and the state of each cell."""
     finished, states = {}, []
     for cell in cells:
-        folder = folder_of(cell)
+        folder = cell.folder
         name, state, reason = folder.name, "not run yet", ""
         if name in failed:
             state, reason = "failed", failed[name]

@@ -66,7 +66,7 @@ class DPClient(PrivatelyReporting, ABC):
     def per_example(self) -> PerExample:
         """Clipped sums of the per-example gradients of the uploaded tensors."""
         rules = self.noise_settings.grouping, self.noise_settings.clipping
-        return PerExample(self.model, self.sharing.uploads, grouping=rules[0], clipping=rules[1], way="fixed")
+        return PerExample(self.model, self.sharing.uploads, grouping=rules[0], clipping=rules[1])
 
     @cached_property
     def noise(self) -> GaussianNoise:

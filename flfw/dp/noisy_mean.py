@@ -26,7 +26,7 @@ from flfw.server.aggregation import Update
 
 
 def noisy_mean(
-    updates: Iterable[Update], sent: Tensors, cohort: int, settings: DPSettings | None, std: float, noise: GaussianNoise
+    updates: Iterable[Update], sent: Tensors, cohort: int, settings: DPSettings, std: float, noise: GaussianNoise
 ) -> Tensors:
     """Compute W + (sum_k (W_k - W) + N(0, std^2)) / cohort, a trusted server's mean of clipped updates.
 
@@ -38,7 +38,7 @@ def noisy_mean(
         updates: W_k by name; there may be none.
         sent: W, the tensors sent to the clients of the round.
         cohort: number of clients in a round, or its expectation.
-        settings: of the clipping; None: the clients' noise is in their updates, which are taken as they are.
+        settings: of the clipping.
         std: of the noise on the sum, >= 0.
         noise: source of the noise.
     """
@@ -46,7 +46,13 @@ def noisy_mean(
 
 
 def clipped_sum(updates: Iterable[Update], sent: Tensors, settings: DPSettings | None) -> Tensors:
-    """Sum the clipped changes W_k - W, in float64, by name of each floating tensor; see `noisy_mean`."""
+    """Sum the clipped changes W_k - W, in float64, by name of each floating tensor; see `noisy_mean`.
+
+    Args:
+        updates: W_k by name.
+        sent: W.
+        settings: of the clipping; None: the changes are taken as they are.
+    """
     names = [name for name, value in sent.items() if value.is_floating_point()]
     sums = {name: torch.zeros(sent[name].shape, dtype=torch.float64) for name in names}
     for update in updates:

@@ -13,6 +13,7 @@ from typing import final
 from flfw.data.splits.partition import Split
 from flfw.dp.resolve_noise import spent
 from flfw.dp.run_accountant import RunAccountant, least_summed
+from flfw.dp.settings import adds_own_noise
 from flfw.errors import InputError
 from flfw.files.sealed import seal, sealed, unseal
 from flfw.task.client_plan import ClientPlan
@@ -136,7 +137,7 @@ class Releases:
         if self._exceeds_budget(server_round, again):
             budget = self._plan.privacy.epsilon_budget
             raise RunBudgetExceededError(f"round {server_round} would exceed epsilon {budget:g}")
-        adds_up = getattr(self._plan.settings, "update_deviation", 0.0) > 0  # the clients' noise, in sums
+        adds_up = adds_own_noise(self._plan.settings)  # the clients' noise, in sums
         if adds_up and not any(int(unseal(path)) == self.summed for _, path in sealed(self._folder, _SUMMED)):
             seal(self._folder, _SUMMED, ".txt", str(self.summed).encode())
         return self._requested.note(server_round)

@@ -19,6 +19,7 @@ from flfw.data.splits.lazy_parts import LazyParts, total
 from flfw.data.splits.partition import Split
 from flfw.dp.private_metrics import PrivatelyReporting
 from flfw.dp.run_accountant import RunAccountant, is_known, least_summed
+from flfw.dp.settings import adds_own_noise
 from flfw.errors import InputError, require
 from flfw.experiment import AGGREGATE, PEER
 from flfw.plans.run_plan import RunPlan
@@ -57,7 +58,7 @@ def resolve_noise(run: RunPlan, split: Split) -> tuple[RunPlan, list[str]]:
     known = is_known(split)  # of data that only sites have, a mechanism is found as if each had one example
     accountant = RunAccountant(plan, split if known else replace(split, train=one_each))
     sums = {AGGREGATE, PEER} & set(run.audit.probes.vantage)
-    if not sums or getattr(plan.settings, "update_deviation", 0.0) > 0:  # else who colludes counts for attackers alone
+    if not sums or adds_own_noise(plan.settings):  # else who colludes counts for attackers alone
         _require_whole_noise(plan)
         _require_noise_of_others(accountant)
     _require_noise_for_metrics(accountant)
@@ -144,7 +145,7 @@ def _require_noise_of_others(accountant: RunAccountant) -> None:
     plan, colluding = accountant.plan, accountant.plan.privacy.colluding_clients
     if not colluding:
         return
-    noisy, rest = getattr(plan.settings, "update_deviation", 0.0) > 0, "counts no noise of other clients in a sum"
+    noisy, rest = adds_own_noise(plan.settings), "counts no noise of other clients in a sum"
     require(noisy, f"colluding-clients=0 with method={plan.name}, which {rest}", colluding_clients=colluding)
     beside = f"colluding-clients=0 with defence={plan.defences.name}, beside which a claim {rest}"
     counted = isinstance(accountant.counted, str) or accountant.others("client")[0].colluding > 0

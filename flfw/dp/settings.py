@@ -151,6 +151,11 @@ class DPSettings(LocalTraining):
         return len(grouped([name for name in names if matches(name, chosen)], self.grouping))
 
 
+def adds_own_noise(settings: object) -> bool:
+    """Return whether the clients of a method with such settings add noise to their own updates."""
+    return isinstance(settings, DPSettings) and settings.update_deviation > 0
+
+
 @dataclass(frozen=True)
 class AdaptiveClippingSettings(DPSettings):
     """Settings of a bound that may follow a quantile of the clients' update norms; see `flfw.dp.quantile`."""

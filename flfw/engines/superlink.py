@@ -361,14 +361,13 @@ def run_in_federation(experiment: Experiment) -> None:
         RunError: Flower refused the app, or the run did not complete; the message is one line.
     """
     layout = check_federation(experiment)
-    assert experiment.out is not None, "the experiment was checked"
     with tempfile.TemporaryDirectory(prefix="flfw-flwr-") as name:
         folder = Path(name).resolve()
         variables = environment(layout.superlink / "home") | {"TMPDIR": str(folder)}  # for flwr, which may be killed
         # The bundle is the code alone, so that a site can know it by its hash; the configuration is a separate file.
         (folder / "run.toml").write_text(toml_lines(experiment.to_run_config()))
         options = ["--run-config", str(folder / "run.toml")]
-        complete(Experiment().to_run_config(), folder, options, variables, experiment.out)
+        complete(Experiment().to_run_config(), folder, options, variables, experiment.folder)
 
 
 def bundle() -> bytes:

@@ -224,6 +224,12 @@ class Experiment(
             require(alike, f"all clients or none defended with --vantage {AGGREGATE} or {PEER}", defended=self.defended)
 
     @property
+    def folder(self) -> Path:
+        """Output folder of a run that has its place: the check of a run, a matrix or a table named it."""
+        assert self.out is not None, "the run was placed"
+        return self.out
+
+    @property
     def groups(self) -> tuple[int, ...]:
         """Numbers of clients in a sum, at `AGGREGATE` and `PEER`: the target's first, then those of the curve."""
         return self.sum_sizes(self.per_round)
@@ -242,11 +248,7 @@ class Experiment(
     @property
     def audited(self) -> tuple[int, ...]:
         """Audited rounds, ascending; empty when there is no audit and no recording for an audit."""
-        return self.audited_by(self.rounds)
-
-    def audited_by(self, last: int) -> tuple[int, ...]:
-        """Return the audited rounds of a run that ended after round ``last``."""
-        return self.rounds_audited(self.rounds, last) if self.attacks or self.record else ()
+        return self.rounds_audited(self.rounds, self.rounds) if self.attacks or self.record else ()
 
     def to_run_config(self) -> dict[str, Scalar]:
         """Convert to Flower's run_config: flat, scalars only; a tuple becomes one shell-quoted string."""

@@ -26,7 +26,7 @@ from typing import Any, final
 
 from flfw.errors import InputError
 from flfw.files.sealed import write_atomic
-from flfw.files.typed import from_json, read_json
+from flfw.files.typed import from_json, read_json, readable
 
 _BEFORE = "before"  # key of the SHA-256 of the line before
 _FIRST = "0" * 64
@@ -115,12 +115,10 @@ class Chain:
         Raises:
             InputError: a line was changed or removed.
         """
-        try:
+        with readable(self._path):
             if self._is_new():
                 return []
             data = self._path.read_bytes() if os.path.lexists(self._path) else b""
-        except OSError as error:
-            raise self._unreadable(error) from error
         return _rows(self._checked(data)[0], self._path)
 
     def _is_new(self) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from flfw.errors import InputError
-from flfw.files.typed import from_json
+from flfw.files.typed import from_json, readable
 
 _NAME = re.compile(r"(?P<stem>.+)-(?P<digest>[0-9a-f]{64})(?P<suffix>\.\w+)")
 
@@ -90,10 +90,8 @@ def unseal(path: Path) -> bytes:
     """
     match = _NAME.fullmatch(path.name)
     expected = match["digest"] if match else "in its name"
-    try:
+    with readable(path):
         data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"Expected {path}, got none that can be read ({error.strerror}); restore it.") from error
     digest = hashlib.sha256(data).hexdigest()
     if digest != expected:
         raise InputError(
@@ -156,10 +154,8 @@ class Journal:
 
     def __init__(self, path: Path, mark: JournalMark | None = None) -> None:
         self._path, self._length = path, 0 if mark is None else max(0, mark["bytes"])
-        try:
+        with readable(path):
             kept = path.read_bytes()[: self._length] if self._length and path.exists() else b""
-        except OSError as error:
-            raise InputError(f"Expected {path}, got none that can be read ({error.strerror}); restore it.") from error
         self._digest = hashlib.sha256(kept)
         if mark is not None and (len(kept) != self._length or self._digest.hexdigest() != mark["sha256"]):
             raise InputError(f"Expected {path} as the checkpoint left it, got another one: it is damaged; restore it.")

@@ -12,7 +12,8 @@ import json
 import re
 import tomllib
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from math import isfinite
@@ -52,6 +53,19 @@ class SchemaMismatchError(ValueError):
     """Error: a value has not the form of a type; the message names field, form and value, without a full stop."""
 
 
+@contextmanager
+def readable(path: Path, way_out: str = _WAY_OUT) -> Iterator[None]:
+    """Refuse a file in one line where its reading in the body fails.
+
+    Raises:
+        InputError: the body raised an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"Expected {path}, got none that can be read ({error.strerror}); {way_out}.") from error
+
+
 def read_json(path: Path, shape: type[T], way_out: str = _WAY_OUT) -> T:
     """Read a file of JSON as a value of a type.
 
@@ -63,10 +77,8 @@ def read_json(path: Path, shape: type[T], way_out: str = _WAY_OUT) -> T:
     Raises:
         InputError: the file cannot be read, is no JSON, or holds a value of another form.
     """
-    try:
+    with readable(path, way_out):
         data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"Expected {path}, got none that can be read ({error.strerror}); {way_out}.") from error
     return from_json(data, shape, path, way_out)
 
 

@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Literal, TypeAlias, final
 
 import torch
+from torch import Tensor
 
 from flfw.bounds import BoundedSettings, PositiveFloat
 from flfw.errors import require
@@ -203,6 +204,12 @@ def steps(count: int, full: bool = False, early: bool = False) -> Iterator[int]:
     """
     loops = _LOOPS.get()
     return iter(range(count)) if loops is None else loops.steps(count, full, early)
+
+
+def mini_batches(examples: int, size: int, epochs: int, rng: torch.Generator) -> Iterator[Tensor]:
+    """Yield the places of mini-batches, each example once in an epoch; see `steps`."""
+    for _ in steps(epochs):
+        yield from torch.randperm(examples, generator=rng).split(size)
 
 
 @contextmanager

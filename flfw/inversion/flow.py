@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
 from itertools import pairwise
-from math import cos, log, pi
+from math import log
 from typing import TypeAlias, final
 
 import torch
@@ -35,7 +35,7 @@ from flfw.inversion.priors import Proximal
 from flfw.inversion.search import SearchConfig
 from flfw.inversion.search_optimisers import AdamSearch, Best, Evaluate, SearchOptimiser
 from flfw.nets.inputs import InputSpec
-from flfw.nets.training.optimisers import Adam
+from flfw.nets.training.optimisers import Adam, descend
 from flfw.rng import initialising, torch_generator
 
 _GROUPS = 8  # of channels that are normalised together
@@ -199,16 +199,15 @@ def trained_flow(public: PublicImages, classes: int, settings: FlowTraining) -> 
     with initialising(0, "velocity network"):
         net = VelocityNet(samples.shape[1], settings.width, classes).to(samples.device)
     net = net.to(memory_format=torch.channels_last)
-    parameters, adam = dict(net.named_parameters()), Adam(settings.lr)
-    for done in steps(settings.iterations):
+
+    def loss() -> Tensor:
         rows = torch.randint(len(samples), (settings.batch,), generator=rng)
         t, hidden = torch.rand(settings.batch, generator=rng), torch.rand(settings.batch, generator=rng) < _UNKNOWN
         noise = torch.randn((settings.batch, *samples.shape[1:]), generator=rng)
         rows, t, hidden, noise = (part.to(samples.device) for part in (rows, t, hidden, noise))
-        loss = flow_loss(net, samples[rows], t, noise, public.labels[rows].masked_fill(hidden, classes))
-        adam.lr = settings.lr * (1 + cos(pi * done / settings.iterations)) / 2
-        gradients = torch.autograd.grad(loss, list(parameters.values()))
-        adam.step(parameters, dict(zip(parameters, gradients, strict=True)))
+        return flow_loss(net, samples[rows], t, noise, public.labels[rows].masked_fill(hidden, classes))
+
+    descend(net, (loss() for _ in steps(settings.iterations)), Adam(settings.lr), settings.iterations)
     return net.requires_grad_(False).eval()
 
 

@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
-from math import cos, pi
 from typing import final
 
 import torch
@@ -32,7 +30,7 @@ from flfw.inversion.compute import steps
 from flfw.inversion.priors import Prior
 from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Tensors
-from flfw.nets.training.optimisers import Adam
+from flfw.nets.training.optimisers import Adam, descend
 from flfw.rng import initialising, torch_generator
 
 _BATCH = 64
@@ -162,7 +160,8 @@ def learnt(lesson: Lesson) -> ImageGenerator:
         encoder = _Encoder(shape, lesson.classes, chosen.latent).to(device)
     rng = torch_generator(0, "images to learn from")
 
-    def loss(rows: Tensor) -> Tensor:
+    def loss() -> Tensor:
+        rows = torch.randint(len(lesson.labels), (_BATCH,), generator=rng).to(device)
         x, y = lesson.samples[rows], lesson.labels[rows]
         mean, log_variance = encoder(x, y)
         drawn = torch.randn(mean.shape, generator=rng).to(device)
@@ -170,21 +169,9 @@ def learnt(lesson: Lesson) -> ImageGenerator:
         divergence = (mean**2 + log_variance.exp() - 1 - log_variance).sum() / 2
         return (binary_cross_entropy(made, x, reduction="sum") + divergence) / len(rows)
 
-    _descend(nn.ModuleList([generator, encoder]), loss, len(lesson.labels), chosen, rng)
+    losses = (loss() for _ in steps(chosen.learning_iterations))
+    descend(nn.ModuleList([generator, encoder]), losses, Adam(chosen.learning_rate), chosen.learning_iterations)
     return generator.eval().requires_grad_(False)
-
-
-def _descend(
-    module: nn.Module, loss: Callable[[Tensor], Tensor], images: int, chosen: Learning, rng: torch.Generator
-) -> None:
-    """Run Adam on batches drawn with replacement."""
-    parameters, adam = dict(module.named_parameters()), Adam(chosen.learning_rate)
-    device = next(module.parameters()).device
-    for done in steps(chosen.learning_iterations):
-        adam.lr = chosen.learning_rate * (1 + cos(pi * done / chosen.learning_iterations)) / 2
-        rows = torch.randint(images, (_BATCH,), generator=rng).to(device)
-        gradients = torch.autograd.grad(loss(rows), list(parameters.values()))
-        adam.step(parameters, dict(zip(parameters, gradients, strict=True)))
 
 
 LABELS = "generator.labels"

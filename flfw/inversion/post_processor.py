@@ -9,7 +9,6 @@ nothing of the image behind another reconstruction but its kind.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import cos, pi
 from typing import TypeAlias, final
 
 import torch
@@ -19,10 +18,10 @@ from torch.nn.functional import avg_pool2d, interpolate, l1_loss, max_pool2d
 from flfw.bounds import BoundedSettings, PositiveFloat, PositiveInt
 from flfw.errors import require
 from flfw.inversion.client_models.victim import VictimModel
-from flfw.inversion.compute import steps
+from flfw.inversion.compute import mini_batches, steps
 from flfw.inversion.search import SearchTarget
 from flfw.nets.net import Tensors
-from flfw.nets.training.optimisers import Adam
+from flfw.nets.training.optimisers import Adam, descend
 from flfw.rng import initialising
 
 _WIDTHS = (48, 48, 96)  # of the denoiser of Yue et al., USENIX Security 2023
@@ -173,17 +172,12 @@ def trained(reconstructions: Tensor, images: Tensor, training: PostTraining, rng
     require(min(sides) >= LEAST_SIDE, f"sides >= {LEAST_SIDE} pixels for the post-processor", sides=sides)
     with initialising(0, "post-processor"):
         network = PostProcessor(images.shape[1]).to(images.device)
-    parameters, adam = dict(network.named_parameters()), Adam(training.lr)
-    steps = training.epochs * -(-len(images) // training.batch)
-    for done, rows in enumerate(_batches(len(images), training, rng)):
-        truth, improved = images[rows.to(images.device)], network(reconstructions[rows.to(images.device)])
-        loss = l1_loss(improved, truth) + _SSIM * (1 - similarity(improved, truth))
-        adam.lr = training.lr * (1 + cos(pi * done / steps)) / 2
-        gradients = torch.autograd.grad(loss, list(parameters.values()))
-        adam.step(parameters, dict(zip(parameters, gradients, strict=True)))
+
+    def loss(rows: Tensor) -> Tensor:
+        truth, improved = images[rows], network(reconstructions[rows])
+        return l1_loss(improved, truth) + _SSIM * (1 - similarity(improved, truth))
+
+    rows = mini_batches(len(images), training.batch, training.epochs, rng)
+    taken = training.epochs * -(-len(images) // training.batch)
+    descend(network, (loss(some.to(images.device)) for some in rows), Adam(training.lr), taken)
     return network.requires_grad_(False)
-
-
-def _batches(count: int, training: PostTraining, rng: torch.Generator) -> Iterator[Tensor]:
-    for _ in steps(training.epochs):
-        yield from torch.randperm(count, generator=rng).split(training.batch)

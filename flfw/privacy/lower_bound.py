@@ -101,7 +101,7 @@ def lower_bound(canaries: int, guesses: int, correct: int, delta: float = 0.0, c
     def rejected(epsilon: float) -> bool:
         return p_value(canaries, guesses, correct, epsilon, delta) < 1 - confidence
 
-    return _largest(rejected, 1e-7)
+    return largest_rejected(rejected, 1e-7)
 
 
 def gaussian_rejects(canaries: int, guesses: int, correct: int, mu: float, level: float = 0.05) -> bool:
@@ -159,10 +159,10 @@ def gaussian_lower_bound(canaries: int, guesses: int, correct: int, confidence: 
     0.678
     """
     require(0 < confidence < 1, "0 < confidence < 1", confidence=confidence)
-    return _largest(lambda mu: gaussian_rejects(canaries, guesses, correct, mu, 1 - confidence), 1e-5)
+    return largest_rejected(lambda mu: gaussian_rejects(canaries, guesses, correct, mu, 1 - confidence), 1e-5)
 
 
-def _largest(rejected: Callable[[float], bool], within: float) -> float:
+def largest_rejected(rejected: Callable[[float], bool], within: float) -> float:
     """Return the largest rejected value by bisection, rounded down; 0: not even 0 is rejected."""
     if not rejected(0.0):
         return 0.0

@@ -273,14 +273,13 @@ class StoppableGrid(GridWrapper):
 
 def _run_by_flwr(run_plan: RunPlan, site: Site) -> None:
     experiment = run_plan.experiment
-    assert experiment.out is not None, "the experiment was checked"
     superlink.run_on_superlink(
         experiment.to_run_config(),
         {**site.environment(), **machine.ALLOCATOR},
         clients=experiment.clients,
         cpus_per_client=experiment.cpus_per_client,
         gpus_per_client=experiment.gpus_per_client,
-        out=experiment.out,
+        out=experiment.folder,
     )
 
 

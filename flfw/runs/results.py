@@ -71,8 +71,7 @@ def finish(run_plan: RunPlan, task: Task, notes: list[str], auditor: Auditor | N
         RunError: the audit stopped; the training's results are written all the same.
     """
     experiment = run_plan.experiment
-    folder = experiment.out
-    assert folder is not None, "the experiment was checked"
+    folder = experiment.folder
     training = read_training(folder)
     last = last_round(training, experiment)
     exact = experiment.metrics == "all" and any("loss" in row for row in training["clients"])
@@ -100,8 +99,7 @@ def finish(run_plan: RunPlan, task: Task, notes: list[str], auditor: Auditor | N
 
 def tidy(experiment: Experiment) -> None:
     """Remove files that a run needs no more once its results are written, and its attacks ended; may be repeated."""
-    folder = experiment.out
-    assert folder is not None, "the experiment was checked"
+    folder = experiment.folder
     if not (folder / "tidying.json").exists():
         return
     for kind in ("observations", "examples") if experiment.keep_recorded_rounds >= 0 else ():

@@ -62,8 +62,7 @@ def run(experiment: Experiment, prefix: str = "") -> Path:
     launch.check_resources(run_plan.experiment)
     _warn(notes)
     run_plan, audit = _with_folder(run_plan, task, experiment.out is not None, prefix)
-    experiment, folder = run_plan.experiment, run_plan.experiment.out
-    assert folder is not None, "check names the folder"
+    experiment, folder = run_plan.experiment, run_plan.experiment.folder
     plan_file.keep(task.dataset.columns, folder)
     checkpoint.ensure_experiment(folder, experiment)
     checkpoint.require_same_data(folder, task.dataset.digest)
@@ -95,8 +94,7 @@ def _with_folder(run_plan: RunPlan, task: Task, named: bool, prefix: str) -> tup
         if not named:
             name = f"{prefix}{default_name(run_plan.experiment)}"
             run_plan = run_plan.replaced(out=unused(Path("runs") / name).absolute())
-        folder = run_plan.experiment.out
-        assert folder is not None, "check names the folder"
+        folder = run_plan.experiment.folder
         audit = auditing(run_plan.client, run_plan.audit, task, folder)  # may refuse, so before the folder
         try:
             make_folder(folder)
@@ -123,8 +121,7 @@ def resume(experiment: Experiment, longer: bool = False) -> Path:
         InputError: the folder holds no run, a damaged one or another one.
         RunError: see `run`.
     """
-    folder = experiment.out
-    assert folder is not None, "the folder of the run to go on with"
+    folder = experiment.folder
     stored = checkpoint.stored_experiment(folder)
     before = stored.experiment.rounds
     more = longer and experiment.rounds > before
@@ -184,12 +181,12 @@ def run_or_resume(experiment: Experiment) -> None:
         InputError: the experiment cannot be run, or the folder holds another one.
         RunError: the run failed.
     """
-    assert experiment.out is not None, "the experiment was placed"
-    if sealed(experiment.out / "checkpoint", "experiment"):
+    folder = experiment.folder
+    if sealed(folder / "checkpoint", "experiment"):
         resume(experiment)
         return
-    if experiment.out.exists():  # a kill fell between the folder and its first file
-        shutil.rmtree(experiment.out)
+    if folder.exists():  # a kill fell between the folder and its first file
+        shutil.rmtree(folder)
     run(experiment)
 
 
@@ -212,7 +209,7 @@ def audit_recordings(source: Path, earlier: Experiment, experiment: Experiment) 
     run_plan, task, notes = check(dataclasses.replace(experiment, out=out))
     experiment = run_plan.experiment
     last = results.last_round(results.read_earlier(source), earlier)
-    came = experiment.audited_by(last)
+    came = run_plan.audit.audited_by(last)
     if experiment.attacks and not came:
         requested = f"audit-rounds={experiment.audit_rounds}"
         raise InputError(

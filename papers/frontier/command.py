@@ -86,17 +86,6 @@ def _cell(path: str) -> Cell:
     return published.table(path.partition("/")[0]).select(path)[0]
 
 
-def reproduce(prefix: str, scale: Scale, given: Experiment) -> int:
-    """Measure the selected points of a scale, print them, and write the files; takes and raises as `measured`.
-
-    Returns:
-        0; or 1 if a selected point is missing.
-    """
-    points_measured = measured(prefix, scale, given)
-    print(points_measured.text, *points_measured.files, sep="\n")
-    return int(not points_measured.complete)
-
-
 def measured(prefix: str, scale: Scale, given: Experiment) -> MeasuredTable:
     """Measure the selected points of a scale one after the other, and write the files.
 

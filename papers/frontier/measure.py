@@ -15,8 +15,8 @@ from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.papers import cells
 from flfw.papers.frontier.points import FrontierPoint, in_scale, line_of
-from flfw.papers.frontier.trials import TUNING_SEED, FrontierLine, Trial, at_seeds, experiment, trials
-from flfw.papers.preset import Preset, Scale
+from flfw.papers.frontier.trials import SEEDS, TUNING_SEED, FrontierLine, Trial, experiment, trials
+from flfw.papers.preset import Preset, Scale, at_seeds
 from flfw.papers.published import Cell
 from flfw.privacy.claims import claim
 from flfw.runs.run import check
@@ -80,8 +80,7 @@ def folders(cell: Cell, scale: Scale, given: Experiment, folder: Path) -> Iterat
     """Yield the names of a point's runs that choose."""
     for trial in trials(line_of(cell), str(cell.keys["dataset"]), scale):
         for run in _tuning(cell, trial, scale, given, folder).experiments:
-            assert run.out is not None, "it was placed"
-            yield run.out.name
+            yield run.folder.name
 
 
 def _experiment(cell: Cell, trial: Trial, scale: Scale) -> Experiment:
@@ -95,7 +94,7 @@ def _tuning(cell: Cell, trial: Trial, scale: Scale, given: Experiment, folder: P
 
 def _reported(cell: Cell, trial: Trial, scale: Scale, given: Experiment, folder: Path) -> Preset:
     line = line_of(cell)
-    preset = Preset((at_seeds(_experiment(cell, trial, scale)),), line.test, also=(line.epsilon,))
+    preset = Preset((at_seeds(_experiment(cell, trial, scale), SEEDS),), line.test, also=(line.epsilon,))
     return cells.placed(preset, given, folder)
 
 
@@ -109,7 +108,7 @@ def _point(
 ) -> FrontierPoint:
     """Return the point; its epsilons are the largest over the seeds, and its accuracy is their mean."""
     assert isinstance(final.value, float), "it was measured"
-    ended = max((run.out / "result.json").stat().st_mtime for run in final.runs if run.out)
+    ended = max((run.folder / "result.json").stat().st_mtime for run in final.runs)
     return replace(
         missing(cell, ""),
         status="measured",
@@ -120,7 +119,7 @@ def _point(
         seeds=tuple(run.seed for run in final.runs),
         chosen=best.words,
         tried=tuple((trial.words, value) for trial, value in tried),
-        folders=tuple(run.out.name for run in (*tuning, *final.runs) if run.out),
+        folders=tuple(run.folder.name for run in (*tuning, *final.runs)),
         code=final.codes,
         date=datetime.fromtimestamp(ended, UTC).date().isoformat(),
         hardware=tuple(dict.fromkeys(cells.result(run)["environment"]["hardware"] for run in final.runs)),
@@ -130,8 +129,7 @@ def _point(
 
 def guessing(one: Experiment, accuracy: float) -> str:
     """Return a note where a mean accuracy is not above the share of the largest class in the training data."""
-    assert one.out is not None, "it was placed"
-    largest = json.loads((one.out / "reach.json").read_text())["largest_class"]
+    largest = json.loads((one.folder / "reach.json").read_text())["largest_class"]
     return f"no better than guessing the largest class, {largest:.2f}" if accuracy <= largest + _NEAR else ""
 
 
@@ -158,13 +156,12 @@ def together(finished: Sequence[Experiment], line: FrontierLine) -> float:
 
 def _accountant(experiment: Experiment) -> RunAccountant:
     """Return the accountant of a finished run with the noise that it had."""
-    assert experiment.out is not None, "the experiment was placed"
-    result: Any = json.loads((experiment.out / "result.json").read_text())
+    result: Any = json.loads((experiment.folder / "result.json").read_text())
     noise = float(result["config"]["method_settings"]["noise_multiplier"])
     others = [one for one in experiment.set if not one.startswith("noise_multiplier=")]
     as_run = replace(experiment, target_epsilon=0.0, set=(*others, f"noise_multiplier={noise!r}"))
     run_plan, task, _ = check(as_run, new=False)
     accountant = RunAccountant(run_plan.client, task.split)
     if accountant.mechanism is None:
-        raise RunError(f"{experiment.out} claims nothing, so it has no place on the frontier.")
+        raise RunError(f"{experiment.folder} claims nothing, so it has no place on the frontier.")
     return accountant

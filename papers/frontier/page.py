@@ -3,7 +3,6 @@
 The figure has accuracy against epsilon, a row of plots for each unit and a column for each data set.
 """
 
-import io
 from collections.abc import Iterator, Sequence
 from itertools import cycle
 from math import isfinite, isinf
@@ -14,8 +13,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter, PercentFormatter
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
 
 from flfw.errors import abridged
+from flfw.files.tables import grid, plain
 from flfw.papers.frontier.points import FrontierPoint, Mark
 from flfw.papers.frontier.trials import CLIENTS, EPSILONS, LINES, SEEDS, TUNING_SEED, WITHOUT
 from flfw.papers.preset import Scale
@@ -30,24 +32,16 @@ Lines = list[tuple[str, ...]]
 
 def terminal(scale: Scale, points: Sequence[FrontierPoint], marks: Sequence[Mark], width: int) -> str:
     """Format points and marks for a terminal of ``width`` characters, with the notes below."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(file=io.StringIO(), width=width)
-    console.print("\n".join(heading(scale)), markup=False, highlight=False)
+    parts: list[str | Table] = [*heading(scale)]
     for head, rows in ((_HEAD, _rows(points)), (_MARKS, _of_papers(marks, points))):
         if rows:
-            grid = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+            drawn = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
             for name in head:
-                grid.add_column(name, vertical="top", overflow="fold")
+                drawn.add_column(name, vertical="top", overflow="fold")
             for row in rows:
-                grid.add_row(*row)
-            console.print()
-            console.print(grid, markup=False)
-    console.print("\n" + "\n".join(notes(points)), markup=False, highlight=False)
-    assert isinstance(console.file, io.StringIO)
-    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+                drawn.add_row(*row)
+            parts += ["", drawn]
+    return plain(width, *parts, "", *notes(points))
 
 
 def markdown(scale: Scale, points: Sequence[FrontierPoint], marks: Sequence[Mark], figure: str = "") -> str:
@@ -59,12 +53,12 @@ def markdown(scale: Scale, points: Sequence[FrontierPoint], marks: Sequence[Mark
         parts.append(f"![accuracy against true epsilon, a line for each method]({figure})")
     for unit in dict.fromkeys(point.unit for point in points):
         rows = _rows([point for point in points if point.unit == unit])
-        parts += [f"## Privacy of one {unit}", _grid(_HEAD, rows)]
+        parts += [f"## Privacy of one {unit}", grid(_HEAD, rows)]
     if marks:
-        parts += ["## The papers' own points", _grid(_MARKS, _of_papers(marks, points))]
+        parts += ["## The papers' own points", grid(_MARKS, _of_papers(marks, points))]
     tried = _tried(points)
     if tried:
-        parts += ["## What was tried", _grid(("data", "method", "unit", "epsilon", "settings: on validation"), tried)]
+        parts += ["## What was tried", grid(("data", "method", "unit", "epsilon", "settings: on validation"), tried)]
     return "\n\n".join([*parts, "## How to read it", "\n".join(f"- {one}" for one in notes(points))]) + "\n"
 
 
@@ -193,11 +187,6 @@ def _tried(points: Sequence[FrontierPoint]) -> Lines:
         for point in points
         if point.tried
     ]
-
-
-def _grid(head: Sequence[str], rows: Lines) -> str:
-    lines = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in (head, ["---"] * len(head), *rows)]
-    return "\n".join(f"| {line} |" for line in lines)
 
 
 def _epsilon(value: float) -> str:

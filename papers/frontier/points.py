@@ -3,20 +3,19 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar
 
 from flfw.errors import InputError
 from flfw.files.sealed import write_atomic
 from flfw.files.typed import fitted, read_json
+from flfw.papers.evidence.records import NOT_FINITE, in_json
 from flfw.papers.frontier.trials import DATA, EPSILONS, LINES, FrontierLine
 from flfw.papers.preset import Scale
 from flfw.papers.published import FRONTIER as NAME
 from flfw.papers.published import Cell, Table
 
 Status = Literal["measured", "missing"]
-_NOT_FINITE = ("inf", "-inf", "nan")
 _NUMBERS = ("epsilon", "with_tuning", "accuracy", "deviation")
 T = TypeVar("T", "FrontierPoint", "Mark")
 
@@ -99,11 +98,7 @@ class Mark:
 
 def write(path: Path, scale: Scale, points: Sequence[FrontierPoint], marks: Sequence[Mark]) -> None:
     """Write points and marks as JSON; infinity is the string ``inf``."""
-    stored = {
-        "scale": scale,
-        "points": [_in_json(asdict(one)) for one in points],
-        "marks": [_in_json(asdict(one)) for one in marks],
-    }
+    stored = {"scale": scale, "points": [_stored(one) for one in points], "marks": [_stored(one) for one in marks]}
     write_atomic(path, (json.dumps(stored, indent=1, allow_nan=False) + "\n").encode())
 
 
@@ -131,12 +126,12 @@ class _StoredPoints(TypedDict):
 
 def _read(stored: dict[str, Any], kind: type[T], path: Path) -> T:
     """Return a point or a mark; numbers that are not finite are words in the file."""
-    words = {name: float(stored[name]) for name in _NUMBERS if stored.get(name) in _NOT_FINITE}
+    words = {name: float(stored[name]) for name in _NUMBERS if stored.get(name) in NOT_FINITE}
     return replace(fitted({**stored, **dict.fromkeys(words, 0.0)}, kind, path), **words)
 
 
-def _in_json(stored: dict[str, Any]) -> dict[str, Any]:
-    return {k: str(v) if isinstance(v, float) and not isfinite(v) else v for k, v in stored.items()}
+def _stored(one: FrontierPoint | Mark) -> dict[str, Any]:
+    return {name: in_json(value) for name, value in asdict(one).items()}
 
 
 def table() -> Table:

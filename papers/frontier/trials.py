@@ -1,6 +1,6 @@
 """Lines of the frontier, and the settings that it chooses from for each line, data set and scale."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from flfw.experiment import Experiment
 from flfw.papers.preset import ResultMetric, Scale
@@ -183,11 +183,6 @@ def experiment(line: FrontierLine, data: str, trial: Trial, epsilon: float, seed
         attack=("none",),
         set=(*split, *kept, f"clip={trial.clip:g}", *trial.more),
     )
-
-
-def at_seeds(one: Experiment) -> tuple[Experiment, ...]:
-    """Return the run with each of the seeds that are reported."""
-    return tuple(replace(one, seed=seed) for seed in SEEDS)
 
 
 def _of_examples(line: FrontierLine, data: str, scale: Scale) -> tuple[Trial, ...]:

@@ -5,7 +5,8 @@ from pathlib import Path
 from statistics import fmean
 
 from flfw.experiment import Experiment
-from flfw.papers.evidence.records import FOLDER, digest, is_there, items, read
+from flfw.papers.evidence.records import FOLDER, digest, read
+from research.evidence.items import is_there, items
 
 _ON_EACH, _ALONE = "shards", "no GPU"
 

@@ -26,10 +26,11 @@ from flfw.files.provenance import hardware
 from flfw.files.result_file import read_result
 from flfw.files.sealed import sealed
 from flfw.papers import cells
-from flfw.papers.evidence.records import FOLDER, Item, Record, changed, digest, is_there, items
+from flfw.papers.evidence.records import FOLDER, Record, digest
 from flfw.papers.preset import Preset, ResultMetric, presets
 from flfw.plans.run_plan import without_auto
 from flfw.server import checkpoint
+from research.evidence.items import Item, changed, is_there, items
 
 RUNS = Path("runs/evidence")
 _NO_DEADLINE = 1e9
@@ -176,8 +177,8 @@ def together(preset: Preset) -> Preset:
 
 def _record(item: Item, preset: Preset, outcome: cells.Outcome) -> Record:
     run = preset.choices[0][0]
-    assert run.out is not None and outcome.value is not None, "it was placed and measured"
-    result = read_result(run.out)
+    assert outcome.value is not None, "it was measured"
+    result = read_result(run.folder)
     provenance = result["provenance"]
     codes = [*(one["code"] for one in provenance.get("sessions", ())), provenance["code"]]
     return Record(

@@ -10,12 +10,13 @@ from matplotlib.figure import Figure
 
 from flfw.files.sealed import write_atomic
 from flfw.papers import layout, published
-from flfw.papers.evidence.records import FOLDER, Record, cells_of, read
+from flfw.papers.evidence.records import FOLDER, Record, read
 from flfw.papers.preset import presets
 from flfw.papers.published import Cell
 from flfw.report.chart_style import DASHED, INK, INKS, MARKS, STYLE, blank, rendered
 from research.evidence import agreement
 from research.evidence.agreement import Measured
+from research.evidence.items import cells_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "tables" / "evidence.md"
 VARIANTS = ("authors", "ours")

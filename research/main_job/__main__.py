@@ -43,8 +43,7 @@ def _do(arguments: Sequence[str]) -> int:
 
 def _finished(experiment: Experiment) -> Path:
     """Run the experiment, or go on with it; a run that is complete is left as it is."""
-    assert experiment.out is not None, "each seed has a folder"
-    folder = experiment.out.absolute()
+    folder = experiment.folder.absolute()
     if not is_complete(folder):
         run.run_or_resume(replace(experiment, out=folder))
     return folder

@@ -25,8 +25,7 @@ from flfw.client.store import ClientStore
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.inversion.client_models.victim import GeneratedVictim, PlainVictim
-from flfw.inversion.closed_form.imprint import alone_in_their_bins, imprint
-from flfw.inversion.closed_form.linear import RecoveredNetwork, linear_inputs, read, serving, without_decay
+from flfw.inversion.closed_form.linear import RecoveredNetwork, linear_inputs, read, without_decay
 from flfw.inversion.closed_form.rectified import directions, separate
 from flfw.inversion.compute import ComputeLimits
 from flfw.inversion.private.extractor import SurrogateVictim, extractor_of, read_off, search, up_to_last_layer
@@ -41,6 +40,7 @@ from flfw.recording.reader import Recordings
 from flfw.rng import initialising, torch_generator
 from flfw.runs import run as whole
 from flfw.server.checkpoint import stored_experiment
+from research.measurements.malicious_hypernetwork import alone_in_their_bins, imprint, serving
 from tests.support import attackable
 from tests.support.attackable import generators
 from tests.support.planned import clients_and_attacks

@@ -105,3 +105,10 @@ def test_it_needs_public_images() -> None:
 def test_its_guided_search_starts_from_noise() -> None:
     with pytest.raises(InputError, match="start=normal with prior=flow, whose guided search starts from noise"):
         IGSettings(prior="flow", start="class_mean")
+
+
+def test_the_settings_of_its_flow_are_refused_beside_those_of_its_search() -> None:
+    with pytest.raises(InputError, match="Expected a width that is a multiple of 8, got width=3"):
+        IGSettings(flow_width=3)
+    with pytest.raises(InputError, match="Expected restarts=1 with start=class_mean"):
+        IGSettings(restarts=2, start="class_mean", flow_width=3)

@@ -13,9 +13,6 @@ from flfw.attacks.imprint import Imprint, ImprintSettings
 from flfw.client.broadcast_checks import broadcast_alarms, differently_served, digest, parallel, zeros_at_first
 from flfw.experiment import Experiment
 from flfw.inversion.client_models.victim import PlainVictim
-from flfw.inversion.closed_form.crafted_backbone import craft_adapters, craft_body
-from flfw.inversion.closed_form.imprint import imprint
-from flfw.inversion.closed_form.linear import serving
 from flfw.messages.sharing import select_shared
 from flfw.nets.backbones.adapters import LoraLayers
 from flfw.nets.backbones.architectures import RANDOM, VARIABLE
@@ -25,7 +22,9 @@ from flfw.plans.run_plan import plan
 from flfw.recording.observation import Knowledge
 from flfw.rng import initialising, torch_generator
 from flfw.strategies.scaffold import ControlledNet, Scaffold
+from research.measurements.malicious_hypernetwork import imprint, serving
 from tests.support.attackable import digit_inputs, digits, fresh_net, generators, gradient, seen
+from tests.support.crafted_backbone import craft_adapters, craft_body
 from tests.support.method_rounds import METHODS, PRETRAINED, by_method, initial_tensors
 
 LARGE = ("alexnet", "resnet18")

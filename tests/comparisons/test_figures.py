@@ -27,7 +27,7 @@ from flfw.recording.retention import purge
 from flfw.report import chart_style
 from flfw.runs import results
 from flfw.runs.run import run
-from flfw.server.checkpoint import stored_experiment
+from flfw.server.checkpoint import last_snapshot, stored_experiment
 from tests.support.csv_files import read_csv
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -165,7 +165,7 @@ def test_the_same_run_gives_the_same_bytes(finished: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_an_embedding_is_the_one_that_the_server_went_on_from(copied: Path) -> None:
+def test_an_embedding_is_the_one_that_the_server_went_on_from(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = stored_experiment(copied)
 
     def kept(client: int, made_in: int) -> list[float]:
@@ -174,10 +174,10 @@ def test_an_embedding_is_the_one_that_the_server_went_on_from(copied: Path) -> N
 
     result = tsne._embedded(copied, stored)
     assert {client: vector.tolist() for client, vector in result.items()} == {c: kept(c, 2) for c in range(6)}
-    lines = (copied / "clients.csv").read_text().splitlines()
-    dropped = [line for line in lines if not line.startswith(("2,0,", "1,3,", "2,3,"))]
-    assert len(lines) - len(dropped) == 3
-    (copied / "clients.csv").write_text("\n".join(dropped) + "\n")
+    last = last_snapshot(copied)
+    assert last.state_versions == dict.fromkeys(range(6), 2)
+    earlier = replace(last, state_versions=last.state_versions | {0: 1, 3: 0})
+    monkeypatch.setattr(tsne, "last_snapshot", lambda folder: earlier)
     result = tsne._embedded(copied, stored)
     assert sorted(result) == [0, 1, 2, 4, 5] and result[0].tolist() == kept(0, 1) != kept(0, 2)
 
@@ -208,8 +208,8 @@ def test_state_that_is_not_whole_is_refused(copied: Path) -> None:
     shutil.rmtree(next((copied / "state").glob("*/*/client-0004")))
     with pytest.raises(InputError, match=r"Expected the whole state of the run in .*copy: .* round 2 .*client-0004"):
         tsne.embeddings(copied)
-    (copied / "clients.csv").unlink()
-    with pytest.raises(InputError, match=r"Expected the whole state of the run in .*clients\.csv"):
+    next((copied / "checkpoint").glob("round-*")).unlink()
+    with pytest.raises(InputError, match=r"Expected the last round's checkpoint in .*copy/checkpoint, got none"):
         tsne.embeddings(copied)
 
 

@@ -11,7 +11,7 @@ from flfw.comparisons import tables
 from flfw.comparisons.question import Matrix
 from flfw.comparisons.rows import read_matrix
 from flfw.comparisons.tables import latex
-from flfw.files.latex import escaped, floating, tabular
+from flfw.files.tables import escaped, floating, tabular
 from tests.support.latex import check
 from tests.support.matrix_runs import SMALL, entry, row, written
 

@@ -20,7 +20,7 @@ from flfw.comparisons.findings import combine, comparisons, reference, uneven_bu
 from flfw.comparisons.matrices import fill_defaults
 from flfw.comparisons.page import render
 from flfw.comparisons.picture import PlotMark, Scatter, draw
-from flfw.comparisons.question import Matrix, folder_of, parse
+from flfw.comparisons.question import Matrix, parse
 from flfw.comparisons.rows import AttackSetting, read
 from flfw.comparisons.significance import ranked
 from flfw.comparisons.tables import markdown
@@ -86,14 +86,14 @@ def test_an_axis_that_is_not_given_stands_at_what_the_experiment_has(tmp_path: P
     filled = Matrix(seeds=(4, 5)).filled(SMALL)
     assert filled == Matrix(("fedavg",), ("none",), ("analytic",), (4, 5))
     cells = filled.cells(SMALL, tmp_path)
-    assert [folder_of(cell).name for cell in cells] == ["fedavg-none-s4", "fedavg-none-s5"]
+    assert [cell.folder.name for cell in cells] == ["fedavg-none-s4", "fedavg-none-s5"]
     assert [cell.seed for cell in cells] == [4, 5]
 
 
 def test_cells_differ_in_nothing_but_their_axes_and_the_settings_of_those(tmp_path: Path) -> None:
     given = replace(SMALL, set=("lr=1", "prune.ratio=0.5", "analytic.x=1"))
     cells = Matrix(("a", "b.c:D"), ("none", "prune"), ("analytic",), (0,)).cells(given, tmp_path)
-    assert [folder_of(cell).name for cell in cells] == ["a-none-s0", "a-prune-s0", "b.c-D-none-s0", "b.c-D-prune-s0"]
+    assert [cell.folder.name for cell in cells] == ["a-none-s0", "a-prune-s0", "b.c-D-none-s0", "b.c-D-prune-s0"]
     assert cells[0].set == ("lr=1", "analytic.x=1")
     assert cells[1].set == given.set
     same = {replace(c, method="", defence="", out=None, set=()) for c in cells}

@@ -86,7 +86,7 @@ def test_the_sum_equals_a_loop(name: str, grouping: Grouping) -> None:
     with initialising(0, "model"):
         model = nets.build(name, SHAPES[name], 10)
     x, y = torch.rand(5, *SHAPES[name], generator=torch_generator(0, "x")), torch.arange(5)
-    tested = PerExample(model, grouping=grouping, clipping="automatic", way="fixed")
+    tested = PerExample(model, grouping=grouping, clipping="automatic")
     assert_equal(summed(tested, model, x, y, 0.7).sums, one_by_one(model, x, y, 0.7, grouping), 1e-5)
 
 

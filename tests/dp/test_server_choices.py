@@ -66,7 +66,7 @@ def clipped_sum(x: torch.Tensor, bound: float) -> torch.Tensor:
     model = nn.Linear(x.shape[1], 2)
     for parameter in model.parameters():
         nn.init.zeros_(parameter)
-    clipping = PerExample(model, grouping="flat", way="fixed")
+    clipping = PerExample(model, grouping="flat")
     labels = torch.zeros(len(x), dtype=torch.long)
     sums = clipping.clipped_sum(lambda: cross_entropy(model(x), labels, reduction="none"), bound).sums
     return torch.cat([value.flatten() for value in sums.values()])

@@ -10,7 +10,13 @@ from torch.nn.functional import cross_entropy, normalize, unfold
 
 from flfw import nets
 from flfw.errors import InputError
-from flfw.inversion.closed_form.crafted_backbone import (
+from flfw.inversion.closed_form.linear import read
+from flfw.nets.backbones.architectures import RANDOM, VARIABLE
+from flfw.nets.backbones.freezing import digest
+from flfw.nets.hypernetwork import GeneratedNet
+from flfw.rng import initialising, torch_generator
+from research.measurements.malicious_hypernetwork import serving
+from tests.support.crafted_backbone import (
     CraftedAdapters,
     PatchReadings,
     craft_adapters,
@@ -18,11 +24,6 @@ from flfw.inversion.closed_form.crafted_backbone import (
     layout_of,
     read_patches,
 )
-from flfw.inversion.closed_form.linear import read, serving
-from flfw.nets.backbones.architectures import RANDOM, VARIABLE
-from flfw.nets.backbones.freezing import digest
-from flfw.nets.hypernetwork import GeneratedNet
-from flfw.rng import initialising, torch_generator
 from tests.support.rounds import descend
 
 PLACES = tuple(range(20, 31))

@@ -63,7 +63,7 @@ def test_examples_no_longer_depend_on_each_other_and_have_gradients_as_in_a_loop
     model = built(name, "group").train()
     x, y = torch.rand(2, *NORMED[name], generator=torch_generator(0, "x")), torch.tensor([3, 7])
     torch.testing.assert_close(model(x)[:1], model(x[:1]), rtol=1e-3, atol=1e-4)
-    tested = PerExample(model, grouping="flat", way="fixed")
+    tested = PerExample(model, grouping="flat")
     result = tested.clipped_sum(lambda: cross_entropy(model(x), y, reduction="none"), 0.1)
     expected = [torch.zeros_like(p) for p in model.parameters()]
     for j in range(2):

@@ -62,7 +62,7 @@ def test_an_example_whose_gradient_overflows_is_left_out(
 ) -> None:
     """The sum of three, one of which overflows in each group, equals the loop over the other two."""
     model = scaled(name, lambda i, n: weight if i == n - 2 else 1.0)
-    tested = PerExample(model, grouping=grouping, way="fixed")
+    tested = PerExample(model, grouping=grouping)
     x, y = examples(SHAPES[name])
     x, y = x[:3] + 0.1, y[:3]
     x[where] *= 3e38
@@ -119,7 +119,7 @@ def test_no_weights_make_an_example_exceed_its_bound(name: str, grouping: Groupi
         for scale in (1e-9, 1e-5, 1e3, 1e6, 1e9, 1e15, 1e25, 1e37):
             model = scaled(name, factors(scale))
             for bound in (4.0, 1e-6):
-                tested = PerExample(model, grouping=grouping, clipping=clipping, way="fixed")
+                tested = PerExample(model, grouping=grouping, clipping=clipping)
                 for some in (slice(None), *(slice(j, j + 1) for j in range(4))):
                     result = summed(tested, model, x[some], y[some], bound)
                     reached = sizes(tested, result)
@@ -174,7 +174,7 @@ def test_gradients_that_cancel_are_not_refused() -> None:
     with torch.no_grad():
         pixels = weight.view(10, 4, -1)
         pixels.sub_(pixels.mean(2, keepdim=True)).mul_(1e3)
-    tested = PerExample(model, way="fixed")
+    tested = PerExample(model)
     result = summed(tested, model, torch.full((2, 1, 28, 28), 0.37), torch.arange(2), 4.0)
     assert max(sizes(tested, result)) <= 2 * 4.0 * 1.001
 

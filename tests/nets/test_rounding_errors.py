@@ -14,7 +14,7 @@ BOUND = 1e-2  # below all norms: every gradient is clipped
 
 
 def clipped_sum(model: nn.Module, x: Tensor, y: Tensor, maximum: int = 0) -> Tensor:
-    tested = PerExample(model, way="fixed", grouping="flat")
+    tested = PerExample(model, grouping="flat")
 
     def summed(x: Tensor, y: Tensor) -> ClippedSum:
         return tested.clipped_sum(lambda: cross_entropy(model(x), y, reduction="none"), BOUND)

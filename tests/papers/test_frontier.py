@@ -20,6 +20,7 @@ from flfw.papers.frontier import measure, page, points, trials
 from flfw.papers.frontier.command import marks
 from flfw.papers.frontier.points import FrontierPoint, Mark, table
 from flfw.papers.frontier.trials import DATA, LINES, Data, FrontierLine, Trial
+from flfw.papers.preset import at_seeds
 from flfw.papers.published import Cell, Table
 from flfw.runs import run
 from flfw.task.method import Method
@@ -155,7 +156,7 @@ def planted(tmp_path: Path, finals: dict[str, dict[str, float]]) -> None:
     """Finished runs of the point `cell(CLIENT)`: those of each learning rate have these figures."""
     for trial in TRIALS:
         first = trials.experiment(CLIENT, "digits", trial, 4.0, trials.TUNING_SEED, "quick")
-        for one in (first, *trials.at_seeds(first)):
+        for one in (first, *at_seeds(first, trials.SEEDS)):
             folder = tmp_path / cells.folder_name(one)
             folder.mkdir()
             claims = [{"unit": "client", "adversary": "another client", "accounting": "exact", "epsilon": 3.9995}]
@@ -206,13 +207,11 @@ def test_a_setting_that_fails_leaves_the_point_missing_with_the_reason(
 
 
 @pytest.mark.slow
-def test_what_is_missing_is_shown_and_what_is_there_is_not_run_again(
-    tiny_table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_missing_is_shown_and_what_is_there_is_not_run_again(tiny_table: Table, tmp_path: Path) -> None:
     path = tmp_path / "dp.frontier-quick.json"
-    assert frontier.reproduce("dp.frontier/digits/dp_fedavg/client/4", "quick", replace(GIVEN, out=tmp_path)) == 0
-    shown = capsys.readouterr().out
-    assert "QUICK" in shown and "A table of our own" in shown and "dp_fedavg" in shown
+    result = frontier.measured("dp.frontier/digits/dp_fedavg/client/4", "quick", replace(GIVEN, out=tmp_path))
+    shown = result.text
+    assert result.complete and "QUICK" in shown and "A table of our own" in shown and "dp_fedavg" in shown
     _, known, papers = points.read(path)
     assert [point.status for point in known] == ["missing", "missing", "missing", "measured"]
     assert {point.reason for point in known[:3]} == {"not asked for"} and papers == (MARK,)
@@ -222,7 +221,7 @@ def test_what_is_missing_is_shown_and_what_is_there_is_not_run_again(
     assert path.with_suffix(".svg").read_text().count("one client") == 1
     written = {one: one.stat().st_mtime_ns for one in (tmp_path / "cells").glob("*/result.json")}
     assert len(written) == 5
-    assert frontier.reproduce("dp.frontier/digits/dp_fedavg/client/4", "quick", replace(GIVEN, out=tmp_path)) == 0
+    assert frontier.measured("dp.frontier/digits/dp_fedavg/client/4", "quick", replace(GIVEN, out=tmp_path)).complete
     assert {one: one.stat().st_mtime_ns for one in (tmp_path / "cells").glob("*/result.json")} == written
     frame = pd.read_csv(path.with_suffix(".csv"))
     assert [*frame.kind] == ["point"] * 4 + ["paper"]
@@ -234,7 +233,7 @@ def test_a_point_outside_the_scale_is_refused(tiny_table: Table, tmp_path: Path,
     with pytest.raises(
         InputError, match=r"^Expected a cell of the quick scale, got --cell dp\.frontier/digits/dp_fedavg/client/4"
     ):
-        frontier.reproduce("dp.frontier/digits/dp_fedavg/client/4", "quick", replace(GIVEN, out=tmp_path))
+        frontier.measured("dp.frontier/digits/dp_fedavg/client/4", "quick", replace(GIVEN, out=tmp_path))
 
 
 def test_points_are_read_as_they_were_written(tmp_path: Path) -> None:

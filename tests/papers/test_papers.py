@@ -18,6 +18,7 @@ import pandas as pd
 import pytest
 
 from flfw import data, plugins
+from flfw.command.api.tables import measured
 from flfw.data.splits import schemes
 from flfw.errors import InputError
 from flfw.experiment import Experiment
@@ -120,7 +121,7 @@ def test_an_unknown_table_says_which_ones_there_are() -> None:
         InputError,
         match=r"^Got --table hyperfl\.9; did you mean .* or hyperfl\.3\? Expected a table among hyperfl\.1, ",
     ):
-        command.reproduce("hyperfl.9", "", "quick", Experiment())
+        command.asked("hyperfl.9", "", "quick", Experiment())
     assert len(command.names()) == 16
 
 
@@ -410,7 +411,7 @@ def results_in(out: Path) -> dict[str, int]:
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which the tiny table was measured."""
     out = tmp_path_factory.mktemp("done")
-    assert command.run(reproduction(out), "") == 0
+    assert command.measured(reproduction(out), "").complete
     return out
 
 
@@ -438,7 +439,7 @@ def test_a_cell_is_the_mean_over_its_seeds(done: Path) -> None:
 def test_what_was_measured_is_not_run_again(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before, table_before = results_in(copy), rows(copy)
     assert len(before) == 4
-    assert command.run(reproduction(copy), "") == 0
+    assert command.measured(reproduction(copy), "").complete
     assert results_in(copy) == before
     assert rows(copy).equals(table_before)
     assert capsys.readouterr().err == ""
@@ -450,12 +451,12 @@ def test_a_killed_table_goes_on_where_it_was(done: Path, tmp_path: Path, sent: i
     """Killed in each run of each cell, in its first round and in its second; four messages a run."""
     monkeypatch.setattr(Strikes, "left", sent)
     with pytest.raises(Killed):
-        command.run(reproduction(tmp_path), "")
+        command.measured(reproduction(tmp_path), "")
     finished = results_in(tmp_path)
     assert len(finished) == sent // 4
     assert list(rows(tmp_path).status) == ["measured" if sent > 8 else "not run", "not run"]
     monkeypatch.setattr(Strikes, "left", 10**9)
-    assert command.run(reproduction(tmp_path), "") == 0
+    assert command.measured(reproduction(tmp_path), "").complete
     assert finished.items() <= results_in(tmp_path).items()
     assert rows(tmp_path).equals(rows(done))
 
@@ -464,7 +465,7 @@ def test_a_killed_table_goes_on_where_it_was(done: Path, tmp_path: Path, sent: i
 def test_a_process_that_is_killed_leaves_what_it_measured(done: Path, tmp_path: Path) -> None:
     code = (
         "import sys, pathlib, tests.papers.test_papers as t\n"
-        "t.command.run(t.reproduction(pathlib.Path(sys.argv[1])), '')"
+        "t.command.measured(t.reproduction(pathlib.Path(sys.argv[1])), '')"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, stderr=subprocess.DEVNULL)
     try:
@@ -477,7 +478,7 @@ def test_a_process_that_is_killed_leaves_what_it_measured(done: Path, tmp_path: 
     assert ended == -signal.SIGKILL
     finished = results_in(tmp_path)
     assert finished
-    assert command.run(reproduction(tmp_path), "") == 0
+    assert command.measured(reproduction(tmp_path), "").complete
     assert finished.items() <= results_in(tmp_path).items()
     assert rows(tmp_path).equals(rows(done))
 
@@ -486,34 +487,34 @@ def test_a_folder_without_a_checkpoint_is_started_anew(done: Path, copy: Path) -
     folder = copy / "cells" / rows(copy).folders["fedprox"].split()[0]
     shutil.rmtree(folder)
     (folder / "checkpoint").mkdir(parents=True)
-    assert command.run(reproduction(copy), "") == 0
+    assert command.measured(reproduction(copy), "").complete
     assert rows(copy).equals(rows(done))
 
 
-def test_what_older_code_measured_is_used_and_marked(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_older_code_measured_is_used_and_marked(copy: Path) -> None:
     path = copy / "cells" / rows(copy).folders["fedavg"].split()[0] / "result.json"
     path.write_text(path.read_text().replace(code_hash(), "0123456789abcdef"))
     before = results_in(copy)
-    assert command.run(reproduction(copy), "") == 0
+    shown = command.measured(reproduction(copy), "").text
     assert results_in(copy) == before
     assert rows(copy).code["fedavg"] == f"0123456789abcdef {code_hash()}"
-    shown = capsys.readouterr().out
     assert len(re.findall(r"±[0-9.]+\*", shown)) == 1 and "* by earlier code" in shown
 
 
 @pytest.mark.slow
-def test_a_cell_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+def test_a_cell_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(Strikes, "left", 1)
     monkeypatch.setattr(Strikes, "by", ValueError)
     two = table(cell("fedavg"), cell("local_only"))
-    assert command.run(reproduction(tmp_path, two), "") == 1
+    shown = command.measured(reproduction(tmp_path, two), "")
+    assert not shown.complete
     result = rows(tmp_path)
     assert list(result.status) == ["failed", "measured"]
     assert "client" in result.reason["fedavg"] and "struck" in result.reason["fedavg"]
-    shown = capsys.readouterr().out
-    assert "failed [1]" in shown and f"[1] {result.reason['fedavg'][:40]}" in shown
+    assert "failed [1]" in shown.text and f"[1] {result.reason['fedavg'][:40]}" in shown.text
     monkeypatch.setattr(Strikes, "left", 10**9)
-    assert command.run(reproduction(tmp_path, two), "") == 0  # what was saved before the failure is gone on from
+    again = command.measured(reproduction(tmp_path, two), "")
+    assert again.complete  # what was saved before the failure is gone on from
     assert list(rows(tmp_path).status) == ["measured", "measured"]
 
 
@@ -522,17 +523,16 @@ def test_a_damaged_checkpoint_is_a_failure_of_its_cell(copy: Path) -> None:
     (folder / "result.json").unlink()
     (checkpoint,) = (folder / "checkpoint").glob("round-*")
     checkpoint.write_bytes(b"nothing")
-    assert command.run(reproduction(copy), "") == 1
+    assert not command.measured(reproduction(copy), "").complete
     assert list(rows(copy).status) == ["failed", "measured"] and "damaged" in rows(copy).reason["fedavg"]
 
 
 @pytest.mark.slow
-def test_only_what_is_asked_for_is_run_and_what_was_measured_stays(tmp_path: Path, capsys: Any) -> None:
-    assert command.run(reproduction(tmp_path), "tiny.1/fedprox") == 0
-    shown = capsys.readouterr().out
-    assert "fedprox" in shown and "fedavg" not in shown
+def test_only_what_is_asked_for_is_run_and_what_was_measured_stays(tmp_path: Path) -> None:
+    shown = command.measured(reproduction(tmp_path), "tiny.1/fedprox")
+    assert shown.complete and "fedprox" in shown.text and "fedavg" not in shown.text
     assert list(rows(tmp_path).reason) == ["not asked for", ""]
-    assert command.run(reproduction(tmp_path), "tiny.1/fedavg/digits/accuracy") == 0
+    assert command.measured(reproduction(tmp_path), "tiny.1/fedavg/digits/accuracy").complete
     assert list(rows(tmp_path).status) == ["measured", "measured"]
     assert "fedprox" in (tmp_path / "tiny.1-quick.md").read_text()
 
@@ -540,21 +540,21 @@ def test_only_what_is_asked_for_is_run_and_what_was_measured_stays(tmp_path: Pat
 def test_two_tables_share_their_runs(copy: Path) -> None:
     before = results_in(copy)
     other = replace(TWO, name="tiny.2", cells=tuple(replace(c, table="tiny.2") for c in TWO.cells))
-    assert command.run(reproduction(copy, other), "") == 0
+    assert command.measured(reproduction(copy, other), "").complete
     assert results_in(copy) == before
     assert list(rows(copy, "tiny.2-quick.csv").status) == ["measured", "measured"]
 
 
 def test_one_command_at_a_time_works_in_a_folder(done: Path) -> None:
     with locked(done / "cells" / ".run"), pytest.raises(InputError, match=rf"^Expected {done} to be nobody else's"):
-        command.run(reproduction(done), "")
+        command.measured(reproduction(done), "")
 
 
 # --- what is not run, and why -------------------------------------------------------------------------------------
 
 
 def reasons(out: Path, *members: Cell, how: Presets | None = tiny) -> list[str]:
-    assert command.run(reproduction(out, table(*members), how), "") == 1
+    assert not command.measured(reproduction(out, table(*members), how), "").complete
     result = rows(out)
     assert set(result.status) == {"not run"} and not results_in(out)
     return list(result.reason)
@@ -582,24 +582,23 @@ def _no_downloads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_no_downloads")
-def test_missing_data_are_said_in_the_data_s_own_line(tmp_path: Path, capsys: Any) -> None:
+def test_missing_data_are_said_in_the_data_s_own_line(tmp_path: Path) -> None:
     given = Experiment(engine="inproc", data_root=tmp_path / "nothing")
     members = table(cell("fedavg", "cifar10"), cell("fedprox", "cifar10"))
     out = tmp_path / "out"
-    assert command.run(Reproduction(members, tiny, "quick", given, out), "") == 1
+    shown = command.measured(Reproduction(members, tiny, "quick", given, out), "")
+    assert not shown.complete
     assert all(re.match(r"Expected a data root with .*got data_root=", reason) for reason in rows(out).reason)
-    assert re.findall(r"^\[\d+\]", capsys.readouterr().out, re.MULTILINE) == ["[1]"]  # equal reasons share a number
+    assert re.findall(r"^\[\d+\]", shown.text, re.MULTILINE) == ["[1]"]  # equal reasons share a number
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_no_downloads")
 @pytest.mark.parametrize("name", ["dcs2.1", "dcs2.2"])
-def test_a_table_whose_numbers_are_lost_says_so_and_is_measured_all_the_same(
-    name: str, tmp_path: Path, capsys: Any
-) -> None:
+def test_a_table_whose_numbers_are_lost_says_so_and_is_measured_all_the_same(name: str, tmp_path: Path) -> None:
     given = Experiment(engine="inproc", out=tmp_path, data_root=tmp_path / "nothing")
-    assert command.reproduce(name, "", "quick", given) == 1
-    assert "paper value not available" in capsys.readouterr().out
+    shown = measured(name, "", "quick", given)
+    assert not shown.complete and "paper value not available" in shown.text
     assert "paper value not available" in (tmp_path / f"{name}-quick.md").read_text()
     result = pd.read_csv(tmp_path / f"{name}-quick.csv", keep_default_na=False)
     assert len(result) == len(published.table(name).cells)
@@ -639,7 +638,7 @@ def test_every_row_of_the_lost_tables_is_an_experiment_that_can_be_resolved(name
 @pytest.mark.parametrize("name", ["hyperfl.1", "fedcg.1", "fedcg.2", "hyperfl.3", "hyperfl.5", "fed_cdp.2"])
 def test_a_real_table_s_reasons_agree_with_what_there_is(name: str, tmp_path: Path) -> None:
     given = Experiment(engine="inproc", data_root=tmp_path / "nothing", out=tmp_path / "out")
-    assert command.reproduce(name, "", "quick", given) == 1
+    assert not measured(name, "", "quick", given).complete
     result = pd.read_csv(tmp_path / "out" / f"{name}-quick.csv", keep_default_na=False)
     assert len(result) == len(published.table(name).cells) and set(result.status) == {"not run"}
     make = presets(name)
@@ -661,7 +660,7 @@ def test_a_real_table_s_reasons_agree_with_what_there_is(name: str, tmp_path: Pa
 
 def test_flags_that_decide_numbers_are_refused_beside_a_table(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"^Expected only flags that decide no numbers beside --table, got rounds=3;"):
-        command.reproduce("hyperfl.1", "", "quick", Experiment(rounds=3, out=tmp_path))
+        measured("hyperfl.1", "", "quick", Experiment(rounds=3, out=tmp_path))
     assert not list(tmp_path.iterdir())
 
 
@@ -674,12 +673,12 @@ def test_flags_that_decide_none_reach_the_runs(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_no_downloads")
-def test_a_cell_s_path_names_its_table(tmp_path: Path, capsys: Any) -> None:
+def test_a_cell_s_path_names_its_table(tmp_path: Path) -> None:
     given = Experiment(engine="inproc", out=tmp_path, data_root=tmp_path / "nothing")
-    assert command.reproduce("", "dcs2.1", "quick", given) == 1
-    assert "Defences against the GS attack" in capsys.readouterr().out
+    shown = measured("", "dcs2.1", "quick", given)
+    assert not shown.complete and "Defences against the GS attack" in shown.text
     with pytest.raises(InputError, match=r"Expected a cell among hyperfl\.3; got --cell hyperfl\.1/FedAvg"):
-        command.reproduce("hyperfl.3", "hyperfl.1/FedAvg", "quick", given)
+        measured("hyperfl.3", "hyperfl.1/FedAvg", "quick", given)
 
 
 # --- what is read from results ------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 
 from flfw import data
+from flfw.command.api.tables import measured
 from flfw.comparisons.figures import norms
 from flfw.data import Dataset
 from flfw.data.splits.partition import Split
@@ -122,7 +123,7 @@ def test_a_row_and_data_set_are_one_run_and_no_other_s(scale: Scale) -> None:
 
 
 def test_each_cell_has_its_own_figure() -> None:
-    for row in fed_cdp.ROWS:
+    for row in ("non-private", "Fed-SDP", "Fed-CDP", "Fed-CDP(decay)"):
         for dataset in ("MNIST", "LFW"):
             given = TABLE.select(f"fed_cdp.7/{row}/{dataset}")
             assert [fed_cdp.attacked(cell, "full").figure.name for cell in given] == [
@@ -136,7 +137,7 @@ def test_each_cell_has_its_own_figure() -> None:
 def test_what_cannot_be_run_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data, "fetch", lambda name, data_root=None: None)
     given = Experiment(engine="inproc", data_root=tmp_path / "nothing", out=tmp_path / "out")
-    assert command.reproduce("fed_cdp.7", "", "quick", given) == 1
+    assert not measured("fed_cdp.7", "", "quick", given).complete
     result = pd.read_csv(tmp_path / "out" / "fed_cdp.7-quick.csv")
     assert set(result.status) == {"not run"} and len(result) == 48
     assert all(reason.startswith("Expected a data root with ") for reason in result.reason)
@@ -189,7 +190,7 @@ def test_table_6_needs_no_training(tmp_path: Path) -> None:
     subject = replace(published.table("fed_cdp.6"), cells=tuple(CELLS_OF_TABLE_6))
     assert len(subject.cells) == 8
     given = Experiment(engine="inproc")
-    assert command.run(Reproduction(subject, fed_cdp.spent, "quick", given, tmp_path), "") == 0
+    assert command.measured(Reproduction(subject, fed_cdp.spent, "quick", given, tmp_path), "").complete
     result = pd.read_csv(tmp_path / "fed_cdp.6-quick.csv").set_index("row")
     assert set(result.status) == {"measured"}
     for name, row in result.iterrows():
@@ -206,7 +207,7 @@ def test_table_6_needs_no_training(tmp_path: Path) -> None:
     assert "| not supported / **not supported** (also " in page
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("cells/*/result.json")}
     assert len(before) == 4  # both levels of a row are one plan
-    assert command.run(Reproduction(subject, fed_cdp.spent, "full", given, tmp_path), "") == 0
+    assert command.measured(Reproduction(subject, fed_cdp.spent, "full", given, tmp_path), "").complete
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.glob("cells/*/result.json")}
 
 
@@ -216,7 +217,8 @@ def test_table_1_is_what_the_data_and_the_split_really_have(tmp_path: Path) -> N
     given = replace(
         given, cells=tuple(cell for cell in given.select("fed_cdp.1/Cancer") if "accuracy" not in cell.metric)
     )
-    assert command.run(Reproduction(given, fed_cdp.described, "quick", Experiment(engine="inproc"), tmp_path), "") == 0
+    asked = Reproduction(given, fed_cdp.described, "quick", Experiment(engine="inproc"), tmp_path)
+    assert command.measured(asked, "").complete
     result = pd.read_csv(tmp_path / "fed_cdp.1-quick.csv").set_index("metric")
     counted = result.drop("non_private_ms_per_iteration")
     assert list(counted.measured) == list(counted.published.astype(float)) and len(counted) == 8
@@ -274,7 +276,7 @@ def test_an_accuracy_has_its_two_epsilons_beside_it(path: str, tmp_path: Path) -
 
     given = published.table(path.partition("/")[0])
     given = replace(given, cells=given.select(path))
-    assert command.run(Reproduction(given, small, "quick", Experiment(engine="inproc"), tmp_path), "") == 0
+    assert command.measured(Reproduction(given, small, "quick", Experiment(engine="inproc"), tmp_path), "").complete
     result = pd.read_csv(tmp_path / f"{given.name}-quick.csv").iloc[0]
     assert result.status == "measured" and 0 <= result.measured <= 1
     exact, counted = (float(word.rpartition("=")[2]) for word in result.also.split(" privacy."))
@@ -405,7 +407,7 @@ def of_digits(cell: Cell, scale: Scale) -> Preset:
 @pytest.mark.slow
 def test_a_real_audit_fills_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = Table("tiny.7", "T", "P", TABLE.rows_by, TABLE.columns_by, TABLE.select("fed_cdp.7/non-private/MNIST"))
-    assert command.run(Reproduction(small, of_digits, "quick", Experiment(engine="inproc"), tmp_path), "") == 0
+    assert command.measured(Reproduction(small, of_digits, "quick", Experiment(engine="inproc"), tmp_path), "").complete
     result = pd.read_csv(tmp_path / "tiny.7-quick.csv").set_index(["leak", "metric"])
     assert set(result.status) == {"measured"} and result.folders.nunique() == 1
     assert result.measured["type 2", "succeed"] == "Y"

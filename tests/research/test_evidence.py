@@ -9,7 +9,7 @@ import pytest
 from flfw.errors import InputError
 from flfw.papers import published
 from flfw.papers.evidence import records
-from flfw.papers.evidence.records import FOLDER, PRIORITIES, Record, cells_of, digest, file_of, is_there, items, read
+from flfw.papers.evidence.records import FOLDER, Record, digest, file_of, read
 from flfw.papers.preset import presets
 from flfw.papers.published import Cell
 from flfw.plans.run_plan import without_auto
@@ -17,6 +17,7 @@ from research.evidence import costs, page
 from research.evidence.__main__ import main
 from research.evidence.agreement import cause, measured, word
 from research.evidence.gather import together
+from research.evidence.items import PRIORITIES, cells_of, is_there, items
 
 ORDERED = "fed_cdp.2/non-private/100/0.2/accuracy"
 CELL = "hyperfl.1/FedAvg/Fashion-MNIST/20/accuracy"  # published: 85.67

@@ -20,7 +20,7 @@ from flfw.experiment import Experiment
 from flfw.files.provenance import code_hash
 from flfw.files.sealed import seal, sealed
 from flfw.papers import published
-from flfw.papers.evidence.records import FOLDER, Item, digest, items, read
+from flfw.papers.evidence.records import FOLDER, digest, read
 from flfw.papers.preset import Preset, ResultMetric
 from flfw.runs import provenance
 from flfw.server.checkpoint import locked
@@ -28,6 +28,7 @@ from research.evidence import __main__ as command
 from research.evidence import gather as gathering
 from research.evidence import landed
 from research.evidence.gather import Gathering, TimeOver, gather
+from research.evidence.items import Item, items
 from tests.support.paths import ROOT
 
 ROUNDS = 3

@@ -22,7 +22,7 @@ from flfw.audit.verdict import Findings
 from flfw.data.membership_pairs import correct_pairs
 from flfw.errors import require
 from flfw.files.verdicts import LEAK_CAUSES
-from flfw.privacy.lower_bound import p_value
+from flfw.privacy.lower_bound import largest_rejected, p_value
 from flfw.privacy.rounding import at_least
 
 RIGHT = 0.55  # share of right guesses on pairs above which a statistic tells members
@@ -237,15 +237,7 @@ def rejected_epsilon(pairs: int, guesses: int, right: int, delta: float, confide
     def rejected(epsilon: float) -> bool:
         return p_value(pairs, guesses, right, 2 * epsilon, min(1.0, (1 + exp(epsilon)) * delta)) < 1 - confidence
 
-    if not guesses or not rejected(0.0):
-        return 0.0
-    low, high = 0.0, 1.0
-    while rejected(high):
-        low, high = high, 2 * high
-    while high - low > 1e-4:
-        middle = (low + high) / 2
-        low, high = (middle, high) if rejected(middle) else (low, middle)
-    return low
+    return largest_rejected(rejected, 1e-4) if guesses else 0.0
 
 
 def _tail(scored: Sequence[ScoredClient], confidence: float) -> OperatingPoint | None:

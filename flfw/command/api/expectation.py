@@ -53,8 +53,7 @@ def expected(experiment: Experiment, **begun: Popen[str]) -> Expectation:
     run_plan, task, notes = check(experiment)
     task.require_data("--estimate")
     check_resources(run_plan.experiment)
-    assert run_plan.experiment.out is not None, "check names the folder"
-    require_folder(run_plan.experiment.out)
+    require_folder(run_plan.experiment.folder)
     began = time.process_time()
     privacy = tuple(RunAccountant(run_plan.client, task.split).entries())
     costs = estimate(run_plan, time.process_time() - began, **begun)

@@ -46,10 +46,10 @@ from flfw.comparisons.significance import listed
 from flfw.comparisons.utility import ERRORS, UTILITIES, family
 from flfw.errors import InputError, require
 from flfw.files.exit_code import exit_code
-from flfw.files.latex import escaped, floating
 from flfw.files.parser import Parser
 from flfw.files.result_file import csv_text
 from flfw.files.sealed import write_atomic
+from flfw.files.tables import escaped, floating
 from flfw.report.chart_style import Columns, Format, rendered, wide_as
 
 USUAL = ("training", "measures", "embeddings")

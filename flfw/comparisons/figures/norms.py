@@ -22,18 +22,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from flfw.client.context import ClientContext
 from flfw.client.federated_client import FederatedClient
-from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.files.provenance import hardware
-from flfw.files.sealed import sealed, unseal
+from flfw.files.sealed import sealed
+from flfw.messages.wire import unpack
 from flfw.nets import Tensors
 from flfw.nets.training.devices import one_thread
 from flfw.nets.training.optimisers import LocalTraining
@@ -41,6 +38,7 @@ from flfw.nets.training.per_example import PerExample
 from flfw.plans.run_plan import plan
 from flfw.plugins import short_name, split_assignment
 from flfw.runs import run
+from flfw.server.checkpoint import last_snapshot
 from flfw.task.task import Task
 
 if TYPE_CHECKING:  # matplotlib comes with it, and a machine with a GPU may have none
@@ -195,13 +193,7 @@ def _rows(state: str, clients: list[list[float]]) -> list[dict[str, object]]:
 
 def last_weights(folder: Path) -> tuple[int, Tensors] | None:
     """Return the round and the shared weights of a run's last checkpoint; None: there is none."""
-    rounds = sealed(folder / "checkpoint", "round-*")
-    if not rounds:
+    if not sealed(folder / "checkpoint", "round-*"):
         return None
-    name, path = rounds[-1]
-    try:
-        stored = load(unseal(path))
-    except SafetensorError as error:
-        raise InputError(f"Expected a checkpoint of this version, got {path}: {error!r}.") from error
-    shared = {key.removeprefix("model/"): value for key, value in stored.items() if key.startswith("model/")}
-    return int(name.rpartition("-")[2]), {key: torch.as_tensor(value) for key, value in shared.items()}
+    last = last_snapshot(folder)
+    return last.round, unpack(last.arrays)

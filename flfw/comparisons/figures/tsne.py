@@ -5,7 +5,6 @@ each client. Features of a client stand beside those of the server's generator f
 lie mixed, the generator, which is shared, reveals much about the clients' private extractors.
 """
 
-import csv
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -237,10 +236,9 @@ def _embedded(folder: Path, stored: Stored) -> dict[int, np.ndarray]:
     if EMBEDDING not in run_plan.client.model.state_dict() or matches(EMBEDDING, run_plan.client.sharing.downloads):
         raise InputError(f"Expected a method whose clients keep a private {EMBEDDING}, got {experiment.method}.")
     require_state(folder)
+    used = {client: last for client, last in sorted(last_snapshot(folder).state_versions.items()) if last}
     try:
-        with (folder / "clients.csv").open(newline="", encoding="utf-8") as lines:  # in the order of the rounds
-            last = {int(row["client"]): int(row["round"]) for row in csv.DictReader(lines)}
-        states = {c: ClientStore(folder / "state", stored.id, c).load(last[c]) for c in sorted(last)}
+        states = {client: ClientStore(folder / "state", stored.id, client).load(last) for client, last in used.items()}
     except (OSError, KeyError, ValueError, StateMissingError) as error:
         raise InputError(f"Expected the whole state of the run in {folder}: {error}") from error
     return {client: state[EMBEDDING].double().flatten().numpy() for client, state in states.items()}

@@ -1,18 +1,15 @@
 """Table for the terminal and picture of a split: the examples that each client holds."""
 
-import io
 from collections.abc import Sized
 from pathlib import Path
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
 from flfw.data.files.dataset import Dataset
 from flfw.data.splits import lazy_parts
 from flfw.data.splits.lazy_parts import looked_at
 from flfw.data.splits.partition import Split
+from flfw.files.tables import aligned
 
 _MOST_CLASSES = 12  # one column each; with more, only a client's most frequent classes are listed
 _NAMED_CLASSES = 5
@@ -41,28 +38,22 @@ def table(dataset: Dataset, split: Split) -> str:
     many = dataset.kind_count > _MOST_CLASSES
     parts = {"train": split.train, "valid.": split.validation, "test": split.test}
     parts = {name: part for name, part in parts.items() if any(lazy_parts.sizes(part))}
-    drawn = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     classes = (
         ["classes"]
         if many
         else [f"{'b' if dataset.is_regression else 'c'}{label}" for label in range(dataset.kind_count)]
     )
-    for name in ["client", *parts, *classes]:
-        drawn.add_column(name, justify="right")
-    if many:
-        drawn.add_column("most frequent")
+    numbers = ["client", *parts, *classes]
+    head, rows = [*numbers, *["most frequent"] * many], []
     for client in _shown(len(counts)):
         if client is None:
-            drawn.add_row(*["⋮"] * len(drawn.columns))
+            rows.append(["⋮"] * len(head))
             continue
         row = counts[client]
         sizes = [f"{len(part[client]):,}" for part in parts.values()]
         mix = [str((row > 0).sum()), _largest(row)] if many else [f"{n:,}" if n else "·" for n in row]
-        drawn.add_row(str(client), *sizes, *mix)
-    text = io.StringIO()
-    # Wide enough that no number is broken; a terminal may cut long lines.
-    Console(file=text, width=400, color_system=None).print(drawn)
-    return "\n".join([*(line.rstrip() for line in text.getvalue().splitlines()), "", *_beside(dataset, split)])
+        rows.append([str(client), *sizes, *mix])
+    return "\n".join([aligned(head, rows, right=numbers), "", *_beside(dataset, split)])
 
 
 def _shown(clients: int) -> list[int | None]:

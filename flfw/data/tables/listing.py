@@ -1,14 +1,10 @@
 """Listing of a table's columns for the terminal: type, encoding and share missing of each."""
 
-import io
 from collections import Counter
-
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
 from flfw.data.files.columns import TableSchema
 from flfw.errors import abridged
+from flfw.files.tables import aligned
 
 DESCRIBING = ("Table: ", "Regression of ", "Classification of ")
 """Openings of the sentences that describe a table and are no caveats of a run on it."""
@@ -26,19 +22,15 @@ def listing(schema: TableSchema, maximum: int = _MOST, widest: int = _WIDEST) ->
         maximum: lines at most; the rest is counted by kinds.
         widest: characters of an encoding at most.
     """
-    drawn = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    for name, side in (("column", "left"), ("type", "left"), ("features", "right"), ("missing", "right")):
-        drawn.add_column(name, justify="right" if side == "right" else "left")
-    drawn.add_column("encoded as")
     order = sorted(schema.columns, key=lambda column: column.kind == "dropped")
+    rows = []
     for column in order[:maximum]:
         words = column.encoding if len(column.encoding) <= widest else f"{column.encoding[: widest - 3]}..."
         kind = "-" if column.kind == "dropped" else column.kind
         absent = "-" if schema.public and not column.absent else f"{column.absent:.1%}"
-        drawn.add_row(column.name, kind, str(column.width or "-"), absent, words)
-    text = io.StringIO()
-    Console(file=text, width=2000, color_system=None, markup=False).print(drawn)
-    lines = [line.rstrip() for line in text.getvalue().splitlines()]
+        rows.append((column.name, kind, str(column.width or "-"), absent, words))
+    head = ("column", "type", "features", "missing", "encoded as")
+    lines = [aligned(head, rows, right=("features", "missing"))]
     if rest := order[maximum:]:
         counts = Counter("left out" if column.kind == "dropped" else column.kind for column in rest)
         lines.append(f"and {len(rest):,} more: " + ", ".join(f"{count:,} {kind}" for kind, count in counts.items()))

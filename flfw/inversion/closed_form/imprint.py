@@ -5,8 +5,6 @@ all units of a fully connected layer measure one quantity of the input, with inc
 treat all units alike. The difference of two neighbouring units' gradients then belongs to the examples of one bin. If
 a bin holds one example, the difference is that example times the difference of the biases' gradients.
 
-`imprint` makes such weights for the first layer of a fully connected extractor;
-`flfw.inversion.closed_form.linear.serving` makes a hypernetwork generate them for every client.
 `ImprintModule` is two layers in front of any network.
 """
 
@@ -18,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from flfw.bounds import BoundedSettings, PositiveFinite, PositiveInt, ValueRange
-from flfw.errors import InputError, require
-from flfw.inversion.closed_form.linear import linear_inputs
+from flfw.errors import require
 from flfw.nets.malicious_model import ImposedModule
 from flfw.nets.net import Tensors
 
@@ -27,7 +24,6 @@ Quantiles: TypeAlias = Literal["public", "normal", "laplace"]
 """Distribution whose quantiles bound the bins: the public measurements themselves, or one with their mean and
 deviation."""
 
-_PRESENT = 1e-3  # a bin below this share of the largest difference of the biases' gradients is empty
 _ROUNDING = 1e-6  # the same, as a share of the largest bias gradient of all: what float32 leaves of sums
 _BELOW_ALL = 10.0  # deviations from the mean to the first threshold, which stands for minus infinity
 _SLACK = 1e-4  # of the distance from the first to the last threshold: error of a measurement, by rounding
@@ -191,46 +187,3 @@ def expected_alone(bins: int, batch: int) -> float:
     0.78
     """
     return (1 - 1 / bins) ** (batch - 1)
-
-
-def imprint(extractor: nn.Module, means: Tensor) -> Tensors:
-    """Compute weights of a fully connected extractor whose first layer sorts examples into bins.
-
-    Args:
-        extractor: `nn.Sequential` of fully connected layers with biases and rectifiers.
-        means: (n,) means of public inputs, normalised like the network's inputs: their quantiles bound the bins.
-
-    Raises:
-        InputError: the extractor has other layers with weights, such as convolutions.
-    """
-    first, *others = _layers(extractor)
-    weights = {name: means.new_zeros(value.shape) for name, value in extractor.named_parameters()}
-    units, inputs = weights[f"{first}.weight"].shape
-    weights[f"{first}.weight"] += 1 / inputs
-    weights[f"{first}.bias"] -= torch.quantile(means, torch.linspace(0, 1, units, device=means.device))
-    for name in others:  # these layers pass on all units alike, and are never off
-        weights[f"{name}.weight"] += 1 / weights[f"{name}.weight"].shape[1]
-        weights[f"{name}.bias"] += 1
-    return weights
-
-
-def alone_in_their_bins(extractor: nn.Module, gradient: Tensors) -> Tensor:
-    """Read the examples off the bins of an imprinted extractor: (k, d) inputs; a shared bin gives a mixture.
-
-    Args:
-        extractor: see `imprint`.
-        gradient: gradient of its weights, for a batch.
-    """
-    first = _layers(extractor)[0]
-    weight, bias = (bin_sums(gradient[f"{first}.{part}"]) for part in ("weight", "bias"))
-    held = bias.abs() > _PRESENT * bias.abs().max()
-    return linear_inputs(weight[held], bias[held], int(held.sum())).to(gradient[f"{first}.weight"].dtype)
-
-
-def _layers(extractor: nn.Module) -> list[str]:
-    """Return the names of the layers with weights."""
-    layers = [(name, layer) for name, layer in extractor.named_children() if list(layer.parameters())]
-    kinds = [type(layer).__name__ for _, layer in layers if not isinstance(layer, nn.Linear)]
-    if kinds or not layers:
-        raise InputError(f"Expected an extractor of fully connected layers, got {', '.join(kinds) or 'none'}.")
-    return [name for name, _ in layers]

@@ -181,20 +181,6 @@ def without_decay(received: Tensors, sent: Tensors) -> Tensors:
     return {name: (factor * value.double() - sent[name].double()).to(value.dtype) for name, value in received.items()}
 
 
-def serving(hypernetwork: Tensors, weights: Tensors) -> Tensors:
-    """Build a hypernetwork of a malicious server, which generates the same network from every embedding.
-
-    The trunk and the heads' weights are 0, and the heads' biases are the network. So a client's gradient of them is
-    that of a network of the server's choice. A client could see the zeros, but the protocol has no check.
-
-    Args:
-        hypernetwork: an honest one's tensors, ``hypernet.*``, for their names and shapes.
-        weights: tensors of the network to be generated, in the order of the heads.
-    """
-    biases = {f"hypernet.heads.{k}.bias": value.flatten().clone() for k, value in enumerate(weights.values())}
-    return {name: biases.get(name, torch.zeros_like(value)) for name, value in hypernetwork.items()}
-
-
 CLASSIFIER, EXTRACTOR = "classifier", "extractor"
 _FEATURES = "features"
 _PASSES_ON = (nn.Flatten, nn.Identity, nn.Dropout)

@@ -15,10 +15,9 @@ agrees with the private part as far as both were taught by similar data, and add
 statistic with it is no evidence of protection.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from math import cos, pi
 from typing import final
 
 import torch
@@ -28,16 +27,15 @@ from torch.nn.functional import cross_entropy, mse_loss
 from flfw.bounds import BoundedSettings, NonNegativeFloat, PositiveFloat, PositiveInt
 from flfw.inversion.client_models.victim import VictimModel
 from flfw.inversion.closed_form.linear import without_decay
-from flfw.inversion.compute import steps
+from flfw.inversion.compute import mini_batches
 from flfw.inversion.private.extractor import HeadlessVictim, named, read_off
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Tensors
-from flfw.nets.training.optimisers import Adam
+from flfw.nets.training.optimisers import Adam, descend
 
 _BATCH, _AT_ONCE = 64, 500
 _STILL = 1e-4  # least deviation of a feature; a decoder's inputs are in deviations
-_BETAS = (0.9, 0.999)
 
 
 @dataclass(frozen=True)
@@ -261,19 +259,10 @@ def _decoder(
 def _descend(
     module: nn.Module, loss: Callable[[Tensor], Tensor], examples: int, epochs: int, lr: float, rng: torch.Generator
 ) -> None:
-    """Run Adam on mini-batches, with a step size that falls to 0 along half a cosine."""
-    parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    adam, device = Adam(lr, betas=_BETAS), next(module.parameters()).device
-    steps = epochs * -(-examples // _BATCH)
-    for done, rows in enumerate(_batches(examples, epochs, rng)):
-        adam.lr = lr * (1 + cos(pi * done / steps)) / 2
-        gradients = torch.autograd.grad(loss(rows.to(device)), list(parameters.values()))
-        adam.step(parameters, dict(zip(parameters, gradients, strict=True)))
-
-
-def _batches(examples: int, epochs: int, rng: torch.Generator) -> Iterator[Tensor]:
-    for _ in steps(epochs):
-        yield from torch.randperm(examples, generator=rng).split(_BATCH)
+    """Run Adam on mini-batches."""
+    device = next(module.parameters()).device
+    losses = (loss(rows.to(device)) for rows in mini_batches(examples, _BATCH, epochs, rng))
+    descend(module, losses, Adam(lr), epochs * -(-examples // _BATCH))
 
 
 _EXTRACTOR, _CLASSIFIER = "extractor", "classifier"

@@ -4,12 +4,13 @@
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import cos, pi
 from typing import Literal, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from flfw.bounds import BoundedSettings, NonNegativeFloat, ShareBelowOne
 from flfw.nets import Tensors
@@ -196,6 +197,22 @@ def clip_norm(gradients: Tensors, bound: float) -> Tensors:
         for gradient in gradients.values():
             gradient.mul_(bound / (norm + 1e-6))
     return gradients
+
+
+def descend(module: nn.Module, losses: Iterable[Tensor], adam: Adam, steps: int) -> None:
+    """Take a step down each loss, with a step size that falls to 0 along half a cosine.
+
+    Args:
+        module: its parameters that require gradients are changed in place.
+        losses: each is computed after the step before.
+        adam: fresh, with the first step size.
+        steps: number of losses.
+    """
+    parameters, first = {name: p for name, p in module.named_parameters() if p.requires_grad}, adam.lr
+    for done, loss in enumerate(losses):
+        adam.lr = first * (1 + cos(pi * done / steps)) / 2
+        gradients = torch.autograd.grad(loss, list(parameters.values()))
+        adam.step(parameters, dict(zip(parameters, gradients, strict=True)))
 
 
 def loss_and_grad(loss: Tensor, parameters: Mapping[str, Tensor]) -> tuple[float, Tensors]:

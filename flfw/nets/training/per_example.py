@@ -68,8 +68,7 @@ class PerExample:
         chosen: name patterns of the parameters to use, among those that require a gradient: ``["extractor.*"]``.
         grouping: clipping groups.
         clipping: the rule.
-        way: computation of convolutions; any but ``auto`` gives bit-identical results on one machine, in any process.
-            ``fixed`` is about as fast as ``auto``.
+        way: computation of convolutions; each gives bit-identical results on one machine, in any process.
 
     Attributes:
         groups: parameters of each group, by the name of the group: of a layer, of a tensor, or ``all``.
@@ -85,7 +84,7 @@ class PerExample:
         *,
         grouping: Grouping = "layer",
         clipping: Clipping = "abadi",
-        way: Way = "auto",
+        way: Way = "fixed",
     ) -> None:
         require(grouping in get_args(Grouping), f"grouping among {', '.join(get_args(Grouping))}", grouping=grouping)
         require(clipping in get_args(Clipping), f"clipping among {', '.join(get_args(Clipping))}", clipping=clipping)

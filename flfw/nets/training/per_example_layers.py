@@ -3,8 +3,8 @@
 ``a`` is a layer's input and ``d`` the loss's gradient for its output, for each example. A linear layer's gradient is
 the outer product d a^T: it is never formed, its norm is |d| |a|, and the weighted sum over a batch is one product. A
 convolution's gradient is a product of d (O, L) with the input windows (L, n) at the L output pixels. With many channels
-half of the time is spent on copying the windows, so there are several ways to do it. The fastest depends on the shape;
-it is chosen by trials or by a rule. Other layers' gradients come from Opacus.
+half of the time is spent on copying the windows, so there are two ways to do it. A rule chooses the one that is faster
+for the shape. Other layers' gradients come from Opacus.
 
 A norm must be that of what the sum adds, or one example changes the sum by more than the bound. So norms are computed
 from the stored numbers, and never from sums that cancel. In float32 two things go wrong. Squares of numbers below 1e-19
@@ -15,11 +15,10 @@ blocks are added up first.
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from math import inf, prod
 from typing import Literal, TypeAlias, final, get_args
 
@@ -29,17 +28,15 @@ from torch.nn.functional import pad
 
 from flfw.errors import InputError
 
-Way: TypeAlias = Literal["auto", "fixed", "rows", "planes", "convolution", "loop", "opacus"]
+Way: TypeAlias = Literal["fixed", "rows", "planes"]
 """Way to compute the gradients of convolutions; all agree up to rounding.
 
-``auto`` makes timed trials and so may choose differently in another process. ``fixed`` depends on the shapes alone:
-``rows`` if a pixel has at least as many channels (of a group) as a line of the output has pixels, else ``planes``; so
-windows are copied in the longer runs. ``opacus`` uses Opacus for every layer.
+``fixed`` depends on the shapes alone: ``rows`` if a pixel has at least as many channels (of a group) as a line of the
+output has pixels, else ``planes``; so windows are copied in the longer runs.
 """
 
 WAYS: tuple[str, ...] = get_args(Way)
-_CHUNKS = (4, 8)  # number of examples with windows copied at a time: they fit into a processor's cache
-_TRIALS = 3
+_CHUNK = 8  # number of examples with windows copied at a time: they fit into a processor's cache
 _MOST = 1e9  # norms up to this have products whose squares float32 holds
 _MOST_BOUNDS = 5e13  # the lost squares of 1e9 numbers, norm 1e-18, times so many bounds C are far below 0.001 C
 _BLOCK = 4096  # numbers whose squares are added up in float32 before the blocks' norms are
@@ -177,9 +174,9 @@ class LayerGradients(ABC):
 
 def layer_gradients(layer: nn.Module, way: Way) -> LayerGradients:
     """Return the fastest implementation for a layer's type."""
-    if way != "opacus" and type(layer) is nn.Linear:
+    if type(layer) is nn.Linear:
         return _LinearGradients()
-    if way != "opacus" and type(layer) is nn.Conv2d:
+    if type(layer) is nn.Conv2d:
         return _Conv2dGradients(layer, way)
     return _OpacusGradients(layer)
 
@@ -239,8 +236,6 @@ class _Shape:
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
     groups: int
-    dtype: torch.dtype
-    device: torch.device
 
     @cached_property
     def weight(self) -> tuple[int, ...]:
@@ -248,14 +243,14 @@ class _Shape:
 
     @cached_property
     def layouts(self) -> dict[str, tuple[tuple[int, ...], ...]]:
-        """Layouts of a weight's gradient in some ways: size, and order and shape that convert it to the weight's."""
+        """Layouts of a weight's gradient in both ways: size, and order and shape that convert it to the weight's."""
         filters, channels, *kernel = self.weight
         rows, planes = (filters, *kernel, channels), (self.groups, channels, *kernel, filters // self.groups)
         return {"rows": (rows, (0, 3, 1, 2), self.weight), "planes": (planes, (0, 4, 1, 2, 3), self.weight)}
 
 
-# Gradients of a batch from a and d, a chunk of examples at a time; their layout is in `_Shape.layouts`.
-_Conv2dWay: TypeAlias = Callable[[_Shape, int, Tensor, Tensor], Tensor]
+# Gradients of a batch from a and d; their layout is in `_Shape.layouts`.
+_Conv2dWay: TypeAlias = Callable[[_Shape, Tensor, Tensor], Tensor]
 
 
 @final
@@ -265,7 +260,7 @@ class _Conv2dGradients(LayerGradients):
         margins = layer._reversed_padding_repeated_twice  # torch's own, for any form and mode of padding
         self._margins = tuple(margins) if any(margins) else ()
         self._mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-        self._plans: dict[tuple[torch.Size, torch.dtype, torch.device], tuple[_Shape, str, int]] = {}
+        self._plans: dict[torch.Size, tuple[_Shape, str]] = {}
 
     def parts(self, inputs: Sequence[Tensor], d: Tensor, wanted: Collection[str]) -> dict[str, Part]:
         gradients: dict[str, Part] = {}
@@ -274,27 +269,23 @@ class _Conv2dGradients(LayerGradients):
         if "weight" in wanted:
             a = inputs[0].to(d.dtype)
             a = pad(a, self._margins, mode=self._mode) if self._margins else a
-            shape, way, chunk = self._plan(a, d)
-            values = _CONV2D_WAYS[way](shape, chunk, a, d).view(len(d), -1)
-            gradients["weight"] = Formed(values, *shape.layouts.get(way, (shape.weight,)))
+            shape, way = self._plan(a, d)
+            values = _CONV2D_WAYS[way](shape, a, d).view(len(d), -1)
+            gradients["weight"] = Formed(values, *shape.layouts[way])
         return gradients
 
-    def _plan(self, a: Tensor, d: Tensor) -> tuple[_Shape, str, int]:
-        key = a.shape, d.dtype, d.device
-        if key not in self._plans:  # without this cache, planning takes a tenth of a small step
+    def _plan(self, a: Tensor, d: Tensor) -> tuple[_Shape, str]:
+        if a.shape not in self._plans:  # without this cache, planning takes a tenth of a small step
             layer = self._layer
             geometry = (layer.kernel_size, layer.stride, layer.dilation, layer.groups)
-            shape = _Shape(tuple(a.shape), tuple(d.shape), *geometry, d.dtype, d.device)
-            way, chunk = self._way, _chunks(shape)[-1]
-            if self._way == "auto":
-                way, chunk = _fastest(shape)
-            elif self._way == "fixed":
+            shape, way = _Shape(tuple(a.shape), tuple(d.shape), *geometry), self._way
+            if way == "fixed":
                 way = "rows" if shape.weight[1] >= shape.output[3] else "planes"
-            self._plans[key] = shape, way, chunk
-        return self._plans[key]
+            self._plans[a.shape] = shape, way
+        return self._plans[a.shape]
 
 
-def _rows(shape: _Shape, chunk: int, a: Tensor, d: Tensor) -> Tensor:
+def _rows(shape: _Shape, a: Tensor, d: Tensor) -> Tensor:
     """Use a row for each output pixel: its window, line by line, copied one pixel's channels at a time."""
     (h, w), (step, across) = shape.output[2:], shape.stride
     channels, (down, right) = shape.weight[1], shape.dilation
@@ -304,10 +295,10 @@ def _rows(shape: _Shape, chunk: int, a: Tensor, d: Tensor) -> Tensor:
         (len(a), shape.groups, h, w, *shape.kernel, channels),
         (image, channels, step * line, across * pixel, down * line, right * pixel, 1),
     )
-    return _products(shape, chunk, windows, d, transposed=False)
+    return _products(shape, windows, d, transposed=False)
 
 
-def _planes(shape: _Shape, chunk: int, a: Tensor, d: Tensor) -> Tensor:
+def _planes(shape: _Shape, a: Tensor, d: Tensor) -> Tensor:
     """Use a plane of output pixels for each entry of the window, copied a line of pixels at a time."""
     (h, w), (step, across), (down, right) = shape.output[2:], shape.stride, shape.dilation
     a = a.contiguous()
@@ -315,10 +306,10 @@ def _planes(shape: _Shape, chunk: int, a: Tensor, d: Tensor) -> Tensor:
     windows = a.as_strided(
         (len(a), shape.input[1], *shape.kernel, h, w), (image, channel, down * line, right, step * line, across)
     )
-    return _products(shape, chunk, windows, d, transposed=True)
+    return _products(shape, windows, d, transposed=True)
 
 
-def _products(shape: _Shape, chunk: int, windows: Tensor, d: Tensor, transposed: bool) -> Tensor:
+def _products(shape: _Shape, windows: Tensor, d: Tensor, transposed: bool) -> Tensor:
     """Multiply d with the windows for each example and group; the windows overlap, so they are copied first.
 
     Planes are the left factor, (n, L) x (L, O), rows the right one, (O, L) x (L, n): faster in BLAS for small windows.
@@ -326,59 +317,16 @@ def _products(shape: _Shape, chunk: int, windows: Tensor, d: Tensor, transposed:
     filters, window = shape.weight[0] // shape.groups, prod(shape.weight[1:])
     ds = d.reshape(len(d) * shape.groups, filters, -1)
     size = (-1, window, ds.shape[2]) if transposed else (-1, ds.shape[2], window)
-    if len(d) <= chunk:
+    if len(d) <= _CHUNK or d.device.type != "cpu":
         copied = windows.reshape(size)
         return torch.bmm(copied, ds.transpose(1, 2)) if transposed else torch.bmm(ds, copied)
     products = ds.new_empty(len(ds), *((window, filters) if transposed else (filters, window)))
-    buffer = windows.new_empty(chunk, *windows.shape[1:])
-    groups = chunk * shape.groups
-    for some, left, out in zip(windows.split(chunk), ds.split(groups), products.split(groups), strict=True):
+    buffer = windows.new_empty(_CHUNK, *windows.shape[1:])
+    groups = _CHUNK * shape.groups
+    for some, left, out in zip(windows.split(_CHUNK), ds.split(groups), products.split(groups), strict=True):
         copied = buffer[: len(some)].copy_(some).view(size)
         torch.bmm(*((copied, left.transpose(1, 2)) if transposed else (left, copied)), out=out)
     return products
 
 
-def _convolution(shape: _Shape, chunk: int, a: Tensor, d: Tensor) -> Tensor:
-    """Compute one weight gradient of a convolution in which every example has separate groups."""
-    return _weight_gradient(shape, a.reshape(1, -1, *a.shape[2:]), d.reshape(1, -1, *d.shape[2:]), len(a))
-
-
-def _loop(shape: _Shape, chunk: int, a: Tensor, d: Tensor) -> Tensor:
-    """Compute an ordinary weight gradient for each example."""
-    return torch.stack([_weight_gradient(shape, a[i : i + 1], d[i : i + 1], 1) for i in range(len(a))])
-
-
-def _weight_gradient(shape: _Shape, a: Tensor, d: Tensor, times: int) -> Tensor:
-    """Compute the weight gradient of a convolution with ``times`` as many groups, as `torch.nn.grad` does."""
-    like = d.new_empty(1).expand(times * shape.weight[0], *shape.weight[1:])
-    rest = (shape.stride, (0, 0), shape.dilation, False, (0, 0), times * shape.groups, (False, True, False))
-    return torch.ops.aten.convolution_backward(d, a, like, None, *rest)[1]
-
-
-_CONV2D_WAYS: dict[str, _Conv2dWay] = {"planes": _planes, "rows": _rows, "convolution": _convolution, "loop": _loop}
-
-
-def _chunks(shape: _Shape) -> tuple[int, ...]:  # worth trying; the last one is a good guess
-    return _CHUNKS if shape.device.type == "cpu" and shape.input[0] > _CHUNKS[-1] else (shape.input[0],)
-
-
-@cache
-def _fastest(shape: _Shape) -> tuple[str, int]:
-    """Choose the way and the chunk of examples by trials on ones, once in a process for each shape."""
-    a, d = (torch.ones(size, dtype=shape.dtype, device=shape.device) for size in (shape.input, shape.output))
-
-    def seconds(plan: tuple[str, int]) -> float:
-        started = time.perf_counter()
-        _CONV2D_WAYS[plan[0]](shape, plan[1], a, d)
-        if shape.device.type == "cuda":
-            torch.cuda.synchronize(shape.device)
-        return time.perf_counter() - started
-
-    plans = [(name, chunk) for name in ("planes", "rows") for chunk in _chunks(shape)]
-    plans += [("convolution", 0), ("loop", 0)]
-    for plan in plans:
-        seconds(plan)  # the set-up of a first call is not timed
-    first = {plan: seconds(plan) for plan in plans}
-    close = [plan for plan in plans if first[plan] <= 2 * min(first.values())]
-    turns = [{plan: seconds(plan) for plan in close} for _ in range(_TRIALS)]
-    return min(close, key=lambda plan: min(turn[plan] for turn in turns))
+_CONV2D_WAYS: dict[str, _Conv2dWay] = {"planes": _planes, "rows": _rows}

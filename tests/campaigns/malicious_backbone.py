@@ -1,9 +1,9 @@
 """Leak to a server that chooses the frozen body.
 
-``python -m research.measurements.malicious_backbone [--json] [--quick]``.
+``python -m tests.campaigns.malicious_backbone [--json] [--quick]``.
 
 A client trains the adapters of ``vit_tiny``. The server reads patches off one gradient in closed form, as PEFTLeak
-does (`flfw.inversion.closed_form.crafted_backbone`): no search, no labels, no classifier. Parts:
+does (`tests.support.crafted_backbone`): no search, no labels, no classifier. Parts:
 
 - honest: a random body and random adapters; the server knows both.
 - crafted: body and adapters of the server's making, of which the client read the body from the server's file.
@@ -33,12 +33,13 @@ from torch.nn.functional import cross_entropy, unfold
 from benchmarks import output
 from flfw import data, nets
 from flfw.errors import InputError
-from flfw.inversion.closed_form.crafted_backbone import PatchReadings, craft_adapters, craft_body, read_patches
-from flfw.inversion.closed_form.linear import read, serving
+from flfw.inversion.closed_form.linear import read
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.inputs import InputSpec
 from flfw.nets.training.optimisers import loss_and_grad
 from flfw.rng import initialising, numpy_generator
+from research.measurements.malicious_hypernetwork import serving
+from tests.support.crafted_backbone import PatchReadings, craft_adapters, craft_body, read_patches
 
 _SIDE, _PATCH, _PLACES, _BLOCKS = 32, 4, 64, 11
 _BATCHES, _REPEATS, _PUBLIC, _FOUND, _TRIED = (1, 4, 16), 5, 1000, 40.0, 8

@@ -1,8 +1,14 @@
-"""Text and tables in LaTeX that compile with ``booktabs`` and ``graphicx`` alone."""
+"""Tables as plain text, in GitHub's Markdown, and in LaTeX that compiles with ``booktabs`` and ``graphicx`` alone."""
 
+import io
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+_WIDEST = 2000  # characters, so that no line is broken: a terminal may cut long lines
 _SIGNS = {
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
     "\\": r"\textbackslash{}",
@@ -19,6 +25,37 @@ _SIGNS = {
     "’": "'",
     "[": "{[}",  # after the end of a row LaTeX would read a bare bracket as a height
 }
+
+
+def aligned(head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str] = ()) -> str:
+    """Return a table as plain text, a line for each row.
+
+    Args:
+        head: words above the columns.
+        rows: rows of cells.
+        right: the words above columns that are flush right.
+    """
+    drawn = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for name in head:
+        drawn.add_column(name, justify="right" if name in right else "left")
+    for row in rows:
+        drawn.add_row(*row)
+    return plain(_WIDEST, drawn)
+
+
+def plain(width: int, *parts: RenderableType) -> str:
+    """Return text and rich's tables below one another, in lines of at most ``width`` characters without colours."""
+    text = io.StringIO()
+    console = Console(file=text, width=width, color_system=None, markup=False, emoji=False, highlight=False)
+    for part in parts:
+        console.print(part)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+
+def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in GitHub's Markdown."""
+    lines = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in (head, ["---"] * len(head), *rows)]
+    return "\n".join(f"| {line} |" for line in lines)
 
 
 def escaped(text: str) -> str:
