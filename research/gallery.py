@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from safetensors.numpy import load_file
 
 from flfw import Result
-from flfw.files.verdicts import in_words
+from flfw.files.outcomes import in_words
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT, TABLE = ROOT / "docs/gallery", ROOT / "docs/tables/gallery.md"

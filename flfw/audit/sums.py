@@ -27,9 +27,9 @@ from flfw.audit.verdict import MESSAGES, Findings, verdict_on
 from flfw.client.broadcast_checks import differently_served
 from flfw.errors import InputError, require
 from flfw.experiment.curves import SUM_SIZE
+from flfw.files.outcomes import LEAKS, VOID, concluded, outcome
 from flfw.files.result_file import TRAINING, read_training
 from flfw.files.tensor_names import matches
-from flfw.files.verdicts import LEAKS, VOID, concluded, outcome
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.malicious_model import ModelModification
 from flfw.nets.net import Tensors

@@ -1,14 +1,15 @@
 """Verdict of an audit: one function from what was found, in any kind of game, to one of three words.
 
-Each kind of evidence lists its findings, the one that decides first: `flfw.audit.reconstruction.evidence` for messages
-and sums, `flfw.audit.membership.evidence` for members, `flfw.audit.measures.class_inference` for classes, and
+Each kind of evidence lists its findings, the one that decides first:
+`flfw.audit.reconstruction.reconstruction_evidence` for messages and sums,
+`flfw.audit.membership.membership_evidence` for members, `flfw.audit.measures.class_inference` for classes, and
 `flfw.audit.sums` for peers. The word follows from the cause of the first one.
 """
 
 from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias, get_args
 
-from flfw.files.verdicts import LEAK_CAUSES, LEAKS, NO_LEAK_FOUND, STATIC, UNDECIDED, Cause, NoLeakCause
+from flfw.files.outcomes import LEAK_CAUSES, LEAKS, NO_LEAK_FOUND, STATIC, UNDECIDED, Cause, NoLeakCause
 
 Findings: TypeAlias = Iterator[tuple[Cause, str]]
 """Causes of a verdict, each with the reason in sentences; the first one decides."""

@@ -14,7 +14,7 @@ from flfw.comparisons.question import NO_DEFENCE
 from flfw.comparisons.rows import AttackSetting, FinishedRun, MatrixRow, read
 from flfw.comparisons.significance import across, common_places, joined_messages, listed, ranked
 from flfw.comparisons.utility import ACCURACIES, ERRORS, Utility, bound, family
-from flfw.files import verdicts
+from flfw.files import outcomes
 from flfw.files.folders import require_several
 from flfw.files.tables import aligned
 from flfw.report.formats import below, decimals
@@ -174,7 +174,7 @@ def _memberships(runs: Sequence[FinishedRun], names: Sequence[str]) -> list[str]
             which = (str(one["attack"]), f"{one['statistic']}{knowledge}", seen_by(one), rounds_read(one))
             area, low, high = (decimals(one[key], 3) for key in ("auc", "auc_low", "auc_high"))
             minimum = below(one["epsilon_low"]) if one["epsilon_low"] else _NONE
-            cells = [name, verdicts.in_words(one), f"{area} ({low} to {high})", str(one["pairs"]), minimum]
+            cells = [name, outcomes.in_words(one), f"{area} ({low} to {high})", str(one["pairs"]), minimum]
             rows.setdefault(which, []).append(cells)
     if not rows:
         return []
@@ -198,7 +198,7 @@ def _kind(setting: AttackSetting, run: FinishedRun) -> str:
 def _leakage(name: str, leak: Leak, kind: str) -> list[str]:
     share = share_in_words(leak.recovered, leak.images, leak.share)
     psnr = f"{leak.psnr.mean:.1f}{_ends(leak.psnr)}" if leak.psnr else _NONE
-    return [name, kind, verdicts.in_words(leak.concluded), share, psnr, str(leak.failures)]
+    return [name, kind, outcomes.in_words(leak.concluded), share, psnr, str(leak.failures)]
 
 
 def _ends(interval: Interval) -> str:

@@ -11,7 +11,7 @@ from flfw.audit.measures.statistics import Interval, Paired, paired, share_inter
 from flfw.comparisons.question import NO_DEFENCE
 from flfw.comparisons.rows import AttackSetting, FinishedRun, MatrixRow
 from flfw.comparisons.significance import mean_closeness
-from flfw.files.verdicts import STATIC, UNDECIDED, outcome
+from flfw.files.outcomes import STATIC, UNDECIDED, outcome
 from flfw.report.findings import number
 from flfw.report.ranking import seriousness
 from flfw.rng import numpy_generator

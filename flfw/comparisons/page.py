@@ -12,7 +12,7 @@ from flfw import data
 from flfw.comparisons.findings import Combination, Comparison
 from flfw.comparisons.significance import CombinationRanking, listed
 from flfw.comparisons.utility import Utility, claimed, family, shown
-from flfw.files import verdicts
+from flfw.files import outcomes
 from flfw.report.formats import decimals, percent
 from flfw.report.template import page_template
 
@@ -55,7 +55,7 @@ def render(
 
 @cache
 def _template() -> Template:
-    filters = {"verdict": verdicts.in_words, "num": decimals, "pct": percent, "claimed": claimed, "listed": listed}
+    filters = {"verdict": outcomes.in_words, "num": decimals, "pct": percent, "claimed": claimed, "listed": listed}
     return page_template(Path(__file__).with_name("matrix.html.md"), **filters)
 
 
@@ -73,7 +73,7 @@ def _panels(attacked: Sequence[Combination], utility: Utility, records: bool) ->
         if not values:
             continue
         x, across = sum(values) / len(values), (min(values), max(values))
-        leaks = verdicts.outcome(worst.concluded) in verdicts.POSITIVE
+        leaks = outcomes.outcome(worst.concluded) in outcomes.POSITIVE
         share.append(PlotMark(combination.name, x, across, worst.severity[0], worst.share, leaks))
         if worst.psnr:
             low, high = worst.psnr.low, worst.psnr.high

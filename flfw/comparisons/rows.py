@@ -19,9 +19,9 @@ from flfw.adversary.attack import Attack
 from flfw.comparisons.utility import ACCURACIES, family
 from flfw.errors import InputError, require
 from flfw.files.folders import require_finished
+from flfw.files.outcomes import Evidence, VerdictWord
 from flfw.files.result_entries import ConcludedFields, Int, Interval, JsonNumber, ResultModel, ScoreFigures
 from flfw.files.result_file import read_model, read_result, read_rows
-from flfw.files.verdicts import Evidence, VerdictWord
 from flfw.report.findings import FLOORS, is_target, is_true
 
 

@@ -30,7 +30,7 @@ from flfw.comparisons.significance import ranked, strongest
 from flfw.comparisons.utility import ACCURACIES, Utility, claimed, family, shown
 from flfw.errors import InputError, require
 from flfw.experiment import Experiment
-from flfw.files import verdicts
+from flfw.files import outcomes
 from flfw.files.result_file import csv_text
 from flfw.files.sealed import write_atomic
 from flfw.files.tables import escaped, floating, grid, tabular
@@ -207,7 +207,7 @@ def _leak_cells(leak: Mapping[str, Any]) -> list[str]:
         f"{_share(leak)}{failures}",
         _decibels(leak["psnr"]),
         _NONE if leak["identified"] is None else f"{100 * leak['identified']:.0f} %",
-        f"{verdicts.in_words(leak)}{seeds}",
+        f"{outcomes.in_words(leak)}{seeds}",
     ]
 
 
@@ -403,7 +403,7 @@ def lines(record: Mapping[str, Any]) -> list[str]:
         if worst:
             kind = "" if worst["kind"] in ("static", "adaptive") else f" ({worst['kind']})"
             where = f"{worst['attack']} at round {worst['round']}{kind}"
-            leak = f"{verdicts.in_words(worst)}, {worst['recovered']} of {worst['images']} recovered by {where}"
+            leak = f"{outcomes.in_words(worst)}, {worst['recovered']} of {worst['images']} recovered by {where}"
         one = next((one for one in utilities if row.get(one.key)), None)
         utility = one.line(row[one.key]["mean"]) if one else f"no {utilities[0].name}"
         claims = [f"epsilon at most {claimed(row['claim'])}"] if row.get("claim") else []

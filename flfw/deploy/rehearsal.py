@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from flfw.errors import InputError, abridged, require
 from flfw.experiment import Experiment, Scalar
-from flfw.files import verdicts
+from flfw.files import outcomes
 from flfw.files.result_file import read_result
 from flfw.report.causes import plainly
 from flfw.report.findings import number, read_settings, setting_name
@@ -185,10 +185,10 @@ Sizes = Sequence[tuple[int, int]]
 
 # The weakest evidence first; only the last is evidence of protection, and only to a degree.
 _MEANS = {
-    verdicts.VOID: "The result is void: {because}.",
-    verdicts.UNDECIDED: "That is no evidence of protection: {because}.",
-    verdicts.STATIC: "The attack did not reckon with all that hides the data, so that is no evidence of protection.",
-    verdicts.NO_LEAK_FOUND: "The attack knew what hides the data, and works on the same messages without it and "
+    outcomes.VOID: "The result is void: {because}.",
+    outcomes.UNDECIDED: "That is no evidence of protection: {because}.",
+    outcomes.STATIC: "The attack did not reckon with all that hides the data, so that is no evidence of protection.",
+    outcomes.NO_LEAK_FOUND: "The attack knew what hides the data, and works on the same messages without it and "
     "where it is mild; that is not proof of safety.",
 }
 _IDENTIFIES = "But the true example can be told from public look-alikes there more often than chance explains. "
@@ -232,8 +232,8 @@ class SizeAttack:
 
     @property
     def found(self) -> str:
-        """Evidence of a leak, or the verdict; see `flfw.files.verdicts.outcome`."""
-        return verdicts.outcome(asdict(self))
+        """Evidence of a leak, or the verdict; see `flfw.files.outcomes.outcome`."""
+        return outcomes.outcome(asdict(self))
 
 
 def attempts(folder: Path) -> list[SizeAttack]:
@@ -275,7 +275,7 @@ def table(tried: Iterable[SizeAttack]) -> str:
         for one in sizes:
             best = "-" if one.best_psnr is None else f"{one.best_psnr:.1f} dB"
             got = f"{one.recovered} of {one.examples}"
-            lines.append(f"  {one.batch:>5}  {one.steps:>5}  {got:>9}  {best:>8}  {verdicts.in_words(asdict(one))}")
+            lines.append(f"  {one.batch:>5}  {one.steps:>5}  {got:>9}  {best:>8}  {outcomes.in_words(asdict(one))}")
     return "\n".join(lines)
 
 
@@ -294,7 +294,7 @@ def answers(tried: Sequence[SizeAttack], sizes: Sizes, real: tuple[int, int]) ->
 def _answer(tried: Sequence[SizeAttack], sizes: Sizes, real: tuple[int, int]) -> str:
     if not all(one.control for one in tried):
         return "the control was not recovered. The check of the measurement failed, so the result is void."
-    leaking = [one for one in tried if one.found == verdicts.RECONSTRUCTED]
+    leaking = [one for one in tried if one.found == outcomes.RECONSTRUCTED]
     if not leaking:
         below = ", and so was the easy case" if all(one.easy for one in tried) else ", but not the easy case"
         return f"nothing was recovered at any size; the control was{below}. {_means(tried)}"
@@ -316,7 +316,7 @@ def _answer(tried: Sequence[SizeAttack], sizes: Sizes, real: tuple[int, int]) ->
 
 def _means(tried: Sequence[SizeAttack]) -> str:
     """Return the worth of the failure at some sizes: that of the size with the weakest evidence."""
-    identified = _IDENTIFIES if any(one.found == verdicts.IDENTIFIED for one in tried) else ""
+    identified = _IDENTIFIES if any(one.found == outcomes.IDENTIFIED for one in tried) else ""
     for found, sentence in _MEANS.items():
         causes = [one.because for one in tried if one.found == found]
         if causes:

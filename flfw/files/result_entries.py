@@ -20,9 +20,9 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from flfw.files import verdicts
+from flfw.files import outcomes
 from flfw.files.earlier_names import renames
-from flfw.files.verdicts import CLASSES, MEMBER, MESSAGE, RECONSTRUCTED, Evidence, VerdictWord
+from flfw.files.outcomes import CLASSES, MEMBER, MESSAGE, RECONSTRUCTED, Evidence, VerdictWord
 
 Int: TypeAlias = Annotated[int, Gt(-(2**63)), Lt(2**63)]
 NodeId: TypeAlias = Annotated[int, Ge(0), Lt(2**64)]
@@ -73,7 +73,7 @@ class ConcludedFields(ResultModel, ABC):
     @model_validator(mode="before")
     @classmethod
     def _of_today(cls, fields: Any) -> Any:
-        return verdicts.of_today(fields, cls._found) if isinstance(fields, Mapping) else fields
+        return outcomes.of_today(fields, cls._found) if isinstance(fields, Mapping) else fields
 
 
 class ScoreFigures(ResultModel):

@@ -20,7 +20,7 @@ from pydantic_core import ErrorDetails
 from safetensors import SafetensorError, safe_open
 
 from flfw.errors import InputError, require
-from flfw.files import verdicts
+from flfw.files import outcomes
 from flfw.files.earlier_names import renames, settings_of_today
 from flfw.files.result_entries import (
     EntryFields,
@@ -386,7 +386,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
             raise InputError(f"Expected {len(row)} values in row {number} of {path}, got another number; {_WAY_OUT}.")
     columns, of_today = renames().columns, {"rung": renames().controls, "curve": renames().curves}
     rows = [{columns.get(name, name): value for name, value in row.items()} for row in rows]
-    rows = [verdicts.of_today(row) if "verdict" in row else row for row in rows]
+    rows = [outcomes.of_today(row) if "verdict" in row else row for row in rows]
     return [
         row | {name: words.get(row[name], row[name]) for name, words in of_today.items() if name in row} for row in rows
     ]

@@ -26,16 +26,16 @@ from flfw.audit.measures.public import PublicData
 from flfw.audit.reconstruction import control_runs
 from flfw.audit.reconstruction.control_runs import easy
 from flfw.audit.reconstruction.entries import description, entry
-from flfw.audit.reconstruction.evidence import ControlResult, ControlResults, ReconstructionEvidence
+from flfw.audit.reconstruction.reconstruction_evidence import ControlResult, ControlResults, ReconstructionEvidence
 from flfw.audit.reconstruction.scorer import Scorer, ScoreRow, columns
 from flfw.audit.threat_model import ThreatModel
 from flfw.errors import InputError, require
+from flfw.files.outcomes import in_words
 from flfw.files.progress import Steps
 from flfw.files.provenance import code_hash, environment, requirements_hash
 from flfw.files.result_entries import breakdowns
 from flfw.files.result_file import to_json, write_rows
 from flfw.files.sealed import write_atomic
-from flfw.files.verdicts import in_words
 from flfw.inversion.compute import watched
 from flfw.nets.inputs import InputSpec
 from flfw.nets.malicious_model import ModelModification

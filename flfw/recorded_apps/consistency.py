@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy, mse_loss, one_hot
 from torch.nn.utils import clip_grad_norm_
 
 from flfw.audit.measures.agreement import TOLERANCE, Agreement, Outcome, agreement, resolution
-from flfw.audit.reconstruction.evidence import ControlResult
+from flfw.audit.reconstruction.reconstruction_evidence import ControlResult
 from flfw.errors import InputError
 from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Tensors, numel

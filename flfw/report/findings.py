@@ -16,9 +16,9 @@ from PIL import Image
 from flfw.data.files.columns import TableSchema
 from flfw.data.tables import plan_file
 from flfw.experiment.curves import LADDER, SUM_SIZE
+from flfw.files.outcomes import outcome
 from flfw.files.result_entries import EntryFields
 from flfw.files.result_file import read_rows, stored_example
-from flfw.files.verdicts import outcome
 
 # An attacker's grants and budget: settings that agree in all of these share one description.
 GRANT = {
@@ -127,7 +127,7 @@ class AuditEntry:
 
     @property
     def outcome(self) -> str:
-        """Evidence of a leak, or the verdict; see `flfw.files.verdicts.outcome`."""
+        """Evidence of a leak, or the verdict; see `flfw.files.outcomes.outcome`."""
         return outcome(self.entry)
 
     @property

@@ -8,7 +8,7 @@ from typing import Any, final
 
 from flfw.data.tables.listing import DESCRIBING
 from flfw.experiment import VANTAGES
-from flfw.files import verdicts
+from flfw.files import outcomes
 from flfw.files.result_file import read_rows
 from flfw.report.findings import AuditEntry, Sample, number
 from flfw.report.formats import sentence
@@ -58,7 +58,7 @@ def scope(settings: Sequence[AuditEntry], otherwise: str = "samples") -> Scope:
     places = {str(setting.entry.get("vantage")) for setting in settings}
     count_of: dict[str, int] = {}
     for setting in settings:
-        word = verdicts.in_words(setting.entry)
+        word = outcomes.in_words(setting.entry)
         count_of[word] = count_of.get(word, 0) + 1
     return Scope(
         unit=otherwise if (unit := unit_of(settings)) == "samples" else unit,

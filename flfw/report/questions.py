@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 from flfw.experiment import AGGREGATE, OUTSIDER, PEER
-from flfw.files import verdicts
+from flfw.files import outcomes
 from flfw.report.findings import AuditEntry, number
 from flfw.report.formats import below, decimals, percent
 from flfw.report.ranking import decisive_setting, worst_first
@@ -15,14 +15,14 @@ ONLY_SUMS = "of the clients' messages only their sum"
 """Start of the grant of an attack that sees sums from the server's place (`flfw.adversary.sums`)."""
 
 _SEEN = {
-    verdicts.RECONSTRUCTED: "Yes",
-    verdicts.MESSAGE: "Yes",
-    verdicts.IDENTIFIED: "Not recovered, but told from look-alikes",
-    verdicts.MALICIOUS: "By a server that breaks the rules",
-    verdicts.NO_LEAK_FOUND: "Not found",
+    outcomes.RECONSTRUCTED: "Yes",
+    outcomes.MESSAGE: "Yes",
+    outcomes.IDENTIFIED: "Not recovered, but told from look-alikes",
+    outcomes.MALICIOUS: "By a server that breaks the rules",
+    outcomes.NO_LEAK_FOUND: "Not found",
 }
-_TOLD = {verdicts.LEAKS: "Yes", verdicts.NO_LEAK_FOUND: "Not found"}
-_MEMBERSHIP_ORDER = (verdicts.LEAKS, verdicts.UNDECIDED, verdicts.NO_LEAK_FOUND)
+_TOLD = {outcomes.LEAKS: "Yes", outcomes.NO_LEAK_FOUND: "Not found"}
+_MEMBERSHIP_ORDER = (outcomes.LEAKS, outcomes.UNDECIDED, outcomes.NO_LEAK_FOUND)
 _SUMS_LEAK = " Sums of them leak, which hide more: see the last question."
 _DOUBTFUL = ("faint", "null", "floor")  # causes that another statistic does not remove
 _OPEN, _UNTRIED, _LEAKS_STILL = "Not known", "Not tested", "Not enough: it still leaks"
@@ -100,9 +100,9 @@ def decisive(membership: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | Non
 
 def _of_one_place(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return the statistic that answers for all of the same messages, of which the weakest evidence comes first."""
-    leak = next((row for row in rows if row["verdict"] == verdicts.LEAKS), None)
+    leak = next((row for row in rows if row["verdict"] == outcomes.LEAKS), None)
     doubtful = next((row for row in rows if row.get("cause") in _DOUBTFUL), None)
-    found_none = next((row for row in rows if row["verdict"] == verdicts.NO_LEAK_FOUND), None)
+    found_none = next((row for row in rows if row["verdict"] == outcomes.NO_LEAK_FOUND), None)
     return leak or doubtful or found_none or rows[0]
 
 
@@ -117,7 +117,7 @@ def membership_line(row: Mapping[str, Any]) -> str:
     if number(row["epsilon_low"]):
         shown += f", epsilon at least {below(row['epsilon_low'])}"
     vantage = "" if row["vantage"] == "server" else f" ({seen_by(row)})"
-    cause = "" if row["verdict"] == verdicts.LEAKS else f": {row['reason']}"
+    cause = "" if row["verdict"] == outcomes.LEAKS else f": {row['reason']}"
     knowledge = f", told of {row.get('protected_by') or row['defence']}," if row.get("adaptation") else ""
     return f"membership by {row['statistic']}{vantage}{knowledge} {rounds_read(row)}: {row['verdict']} ({shown}){cause}"
 
@@ -172,13 +172,13 @@ def _seen(settings: Sequence[AuditEntry], sums: Sequence[AuditEntry], unit: str)
     shown = decisive_setting(settings)
     if shown is None:
         nobody = "No attack tried to recover data from single messages."
-        leaks = any(one.outcome in verdicts.POSITIVE for one in sums)
+        leaks = any(one.outcome in outcomes.POSITIVE for one in sums)
         return PageQuestion(*requested, _UNTRIED, f"{nobody}{_SUMS_LEAK if leaks else ''}")
     told = shown.entry.get("protected_by") or shown.entry.get("defence")
     by = f"attack {shown.title.replace(f' told of {told}', '')}"
     by = f"an attacker who knows {told}: {by}" if shown.informed else by
-    words = f"{shown.recovered} of {shown.total} recovered by {by}. Verdict: {verdicts.in_words(shown.entry)}."
-    leaks = shown.outcome in verdicts.POSITIVE
+    words = f"{shown.recovered} of {shown.total} recovered by {by}. Verdict: {outcomes.in_words(shown.entry)}."
+    leaks = shown.outcome in outcomes.POSITIVE
     return PageQuestion(*requested, _SEEN.get(shown.outcome, _OPEN), words, "results", leaks)
 
 
@@ -195,7 +195,7 @@ def _membership(membership: Sequence[Mapping[str, Any]], unit: str) -> PageQuest
     area = "gave no score" if number(row["auc"]) is None else f"{right}{on}"
     area = area if (row.get("correct") or {}).get("guesses", 1) else f"tells no pair apart{on}"
     words = f"Statistic {row['statistic']}{beside}, {area} {rounds_read(row)}. Verdict: {verdict}."
-    return PageQuestion(*requested, _TOLD.get(verdict, _OPEN), words, "membership", verdict == verdicts.LEAKS)
+    return PageQuestion(*requested, _TOLD.get(verdict, _OPEN), words, "membership", verdict == outcomes.LEAKS)
 
 
 def _summed(settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, Any]], unit: str) -> PageQuestion:
@@ -208,28 +208,28 @@ def _summed(settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, An
     largest = _largest(settings)
     if largest is not None:
         reached = f"attack {largest.name} recovered {largest.recovered} of {largest.total} {unit}"
-        sentences.append(f"From sums over {_clients(largest)} {reached}: {verdicts.in_words(largest.entry)}.")
+        sentences.append(f"From sums over {_clients(largest)} {reached}: {outcomes.in_words(largest.entry)}.")
         found = [largest.outcome]
-        smaller = [one for one in settings if one.outcome in verdicts.POSITIVE and _group(one) != _group(largest)]
-        if smaller and found[0] not in verdicts.POSITIVE:
+        smaller = [one for one in settings if one.outcome in outcomes.POSITIVE and _group(one) != _group(largest)]
+        if smaller and found[0] not in outcomes.POSITIVE:
             sentences.append(f"Sums over {_clients(max(smaller, key=_group))} leak.")
     row = decisive(membership)
     if row is not None:
         group = f" from sums over {row['sum_size']} clients" if (row.get("sum_size") or 0) > 1 else ""
         sentences.append(f"Membership by {row['statistic']}{group}: {row['verdict']}.")
-        found.append(verdicts.outcome(row))
-    leaks = any(one in verdicts.POSITIVE for one in found)
+        found.append(outcomes.outcome(row))
+    leaks = any(one in outcomes.POSITIVE for one in found)
     untried = not settings or not membership
     sentences += [f"{'Reconstruction' if not settings else 'Membership'} from sums was not tried."] if untried else []
-    hidden = not leaks and not untried and all(one == verdicts.NO_LEAK_FOUND for one in found)
-    answer = "No leak found in sums" if hidden else _SEEN[verdicts.MALICIOUS] if verdicts.MALICIOUS in found else _OPEN
+    hidden = not leaks and not untried and all(one == outcomes.NO_LEAK_FOUND for one in found)
+    answer = "No leak found in sums" if hidden else _SEEN[outcomes.MALICIOUS] if outcomes.MALICIOUS in found else _OPEN
     answer = _LEAKS_STILL if leaks else answer
     return PageQuestion(*requested, answer, " ".join(sentences), "results" if settings else "membership", leaks)
 
 
 def _with_figures(summed: PageQuestion, figures: Mapping[str, Any]) -> PageQuestion:
     """Return the question about sums, with the run's figures on sums in its answer."""
-    if figures["peer"]["verdict"] == verdicts.LEAKS and not summed.leaks:
+    if figures["peer"]["verdict"] == outcomes.LEAKS and not summed.leaks:
         alone = "A round had so few clients that another one can compute a single client's update."
         return replace(summed, answer=_LEAKS_STILL, words=f"{alone} {summed.words}", href="sums", leaks=True)
     more = "What follows from who took part stands under Sums."

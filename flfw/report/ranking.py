@@ -5,18 +5,18 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from flfw.files import verdicts
+from flfw.files import outcomes
 from flfw.report.findings import GRANT, AuditEntry
 
 # The weakest evidence first: a page that opens with the best-sounding of several verdicts would mislead.
 ORDER = (
-    verdicts.RECONSTRUCTED,
-    verdicts.IDENTIFIED,
-    verdicts.MALICIOUS,
-    verdicts.VOID,
-    verdicts.UNDECIDED,
-    verdicts.STATIC,
-    verdicts.NO_LEAK_FOUND,
+    outcomes.RECONSTRUCTED,
+    outcomes.IDENTIFIED,
+    outcomes.MALICIOUS,
+    outcomes.VOID,
+    outcomes.UNDECIDED,
+    outcomes.STATIC,
+    outcomes.NO_LEAK_FOUND,
 )
 
 
@@ -52,7 +52,7 @@ def answers(settings: Sequence[AuditEntry]) -> tuple[AuditEntry | None, AuditEnt
         setting
         for setting in settings
         if setting.entry.get("curve")
-        and setting.outcome in verdicts.POSITIVE
+        and setting.outcome in outcomes.POSITIVE
         and seriousness(setting.outcome) < seriousness(worst.outcome)
     ]
     return worst, next(iter(worst_first(leaks)), None)
@@ -69,7 +69,7 @@ def set_aside(settings: Sequence[AuditEntry]) -> list[AuditEntry]:
 
     The adaptive one is any fully informed attack in the same place, or the same attack informed of the defence.
     """
-    static = [setting for setting in settings if setting.outcome == verdicts.STATIC]
+    static = [setting for setting in settings if setting.outcome == outcomes.STATIC]
     return [setting for setting in static if any(_answers(other, setting) for other in settings)]
 
 

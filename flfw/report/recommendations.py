@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
 from flfw.experiment import AGGREGATE, OUTSIDER, PEER
-from flfw.files import verdicts
+from flfw.files import outcomes
 from flfw.report.findings import AuditEntry, number
 from flfw.report.formats import above, capital, decimals, percent, percent_above
 from flfw.report.page_data import Scope, is_regression, most_missed
@@ -64,10 +64,10 @@ def recommendations(
 def _protection(settings: Sequence[AuditEntry], row: Mapping[str, Any] | None, config: Mapping[str, Any]) -> Questions:
     shown = decisive_setting(settings)
     entry = shown.entry if shown else {}
-    if verdicts.outcome(entry) == verdicts.MALICIOUS or config.get("malicious_server"):
+    if outcomes.outcome(entry) == outcomes.MALICIOUS or config.get("malicious_server"):
         by = entry.get("malicious_server") or config.get("malicious_server")
         yield "How do clients notice a server that changes what they train?", f"Attack {by} did so in this run."
-    leaking = [one for one in (entry, row or {}) if verdicts.outcome(one) in (*verdicts.POSITIVE, verdicts.MEMBER)]
+    leaking = [one for one in (entry, row or {}) if outcomes.outcome(one) in (*outcomes.POSITIVE, outcomes.MEMBER)]
     if leaking:
         hidden = leaking[0].get("protected_by") or leaking[0].get("defence")
         if hidden in _NONE:
@@ -96,14 +96,14 @@ def _missing_tests(
     worst, _ = answers(settings)
     if worst is None:
         yield "Will anyone try to recover data from what clients send?", "No such attack ran (--attack)."
-    elif worst.entry.get("verdict") == verdicts.UNDECIDED:
+    elif worst.entry.get("verdict") == outcomes.UNDECIDED:
         how = _STRONGER.get(worst.cause, "with a stronger attack (--attack)")
-        if worst.outcome == verdicts.STATIC and config.get("adaptation") == "auto":  # this attack could not adapt
+        if worst.outcome == outcomes.STATIC and config.get("adaptation") == "auto":  # this attack could not adapt
             how = "with an attack that can be told what hides the data (--attack)"
         yield f"Can the test be repeated {how}?", f"Attack {worst.name} gave no answer."
     if row is None:
         yield "Will you test whether an attacker can tell who took part?", "It was not here (--attack membership)."
-    elif row["verdict"] == verdicts.UNDECIDED:
+    elif row["verdict"] == outcomes.UNDECIDED:
         more = (
             "with more pairs (--expert membership_pairs)" if row.get("cause") == "few" else "so that it gives an answer"
         )
@@ -130,7 +130,7 @@ def _sums(
     settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, Any]], result: Mapping[str, Any]
 ) -> Questions:
     config, peer = result.get("config") or {}, (result.get("secure_aggregation") or {}).get("peer") or {}
-    if peer.get("verdict") == verdicts.LEAKS:
+    if peer.get("verdict") == outcomes.LEAKS:
         yield "How many clients take part in a round at the least?", "Here a round had too few to hide one."
     summed = [one.entry for one in settings if sees_sums(one)]
     summed += [row for row in membership if row["vantage"] == AGGREGATE]
@@ -141,7 +141,7 @@ def _sums(
             f"Is it enforced that every sum goes over at least {max(known):g} clients?",
             "From sums over so many the attacks here reached nothing; a stronger attack may.",
         )
-    elif summed and any(verdicts.outcome(entry) in (*verdicts.POSITIVE, verdicts.MEMBER) for entry in summed):
+    elif summed and any(outcomes.outcome(entry) in (*outcomes.POSITIVE, outcomes.MEMBER) for entry in summed):
         yield "How many clients must a sum hold, so that nothing is told?", "Some sums of this run still leak."
     elif not summed and (settings or membership):
         clients = config.get("sample") or config.get("clients")
@@ -248,7 +248,7 @@ def untested(
         items.append("The messages that training really sent: only messages made for the test were attacked.")
     if settings and "probe" not in scope.sources:
         items.append("The easier case for an attacker: messages computed from few examples.")
-    if any(setting.outcome == verdicts.NO_LEAK_FOUND for setting in settings):
+    if any(setting.outcome == outcomes.NO_LEAK_FOUND for setting in settings):
         best = f"the true {scope.unit} need not be the data that explain it best"
         items.append(f"Attacks of other kinds: those here look for data that explain a message, and {best}.")
     items.append("Stronger attacks, other data, other people and other settings than those of this run.")
@@ -319,12 +319,12 @@ def _of_recovery(name: str, setting: AuditEntry, unit: str) -> OpinionFacts:
     entry = setting.entry
     got = f"{setting.recovered} of {setting.total} {unit} recovered"
     answer = {
-        verdicts.RECONSTRUCTED: f"Yes: {got}.",
-        verdicts.MESSAGE: f"Yes: {got}.",
-        verdicts.IDENTIFIED: f"In part: {got}, but the true {ONE.get(unit, unit)} told from similar ones.",
-        verdicts.MALICIOUS: f"By a server that changed what clients train: {got}, or told from similar ones.",
-        verdicts.NO_LEAK_FOUND: f"Not by this attack: {got}.",
-        verdicts.VOID: "Not answered: the test is void.",
+        outcomes.RECONSTRUCTED: f"Yes: {got}.",
+        outcomes.MESSAGE: f"Yes: {got}.",
+        outcomes.IDENTIFIED: f"In part: {got}, but the true {ONE.get(unit, unit)} told from similar ones.",
+        outcomes.MALICIOUS: f"By a server that changed what clients train: {got}, or told from similar ones.",
+        outcomes.NO_LEAK_FOUND: f"Not by this attack: {got}.",
+        outcomes.VOID: "Not answered: the test is void.",
     }.get(setting.outcome, f"Not answered: {got}, which shows nothing.")
     seconds = number(entry.get("seconds"))
     spent = f", {decimals(seconds, 0)} s of computing here" if seconds is not None else ""
@@ -338,17 +338,17 @@ def _of_recovery(name: str, setting: AuditEntry, unit: str) -> OpinionFacts:
 def _likely(setting: AuditEntry, unit: str) -> str:
     entry, found = setting.entry, setting.outcome
     span, messages = entry.get("share_interval"), number(entry.get("messages"))
-    if found == verdicts.IDENTIFIED and (held := entry.get("candidate_test")) and setting.cause == "candidates":
+    if found == outcomes.IDENTIFIED and (held := entry.get("candidate_test")) and setting.cause == "candidates":
         return f"{held['first']} of {held['messages']} messages point to the truth; by chance {percent(held['null'])}."
-    if found == verdicts.IDENTIFIED and number(entry.get("identification_rate")) is not None:
+    if found == outcomes.IDENTIFIED and number(entry.get("identification_rate")) is not None:
         chance = number(entry.get("identification_null"))
         by = f"; by chance {percent(chance)}" if chance is not None else ""
         return f"{percent(entry.get('identification_rate'), 0)} identified among look-alikes{by}."
-    if found == verdicts.NO_LEAK_FOUND and setting.recovered == 0 and messages:
+    if found == outcomes.NO_LEAK_FOUND and setting.recovered == 0 and messages:
         return (
             f"Up to {percent(most_missed(int(messages)), 0)} of such messages could leak unseen (95\u00a0%, one-sided)."
         )
-    if found in (*verdicts.POSITIVE, verdicts.NO_LEAK_FOUND, verdicts.MALICIOUS):
+    if found in (*outcomes.POSITIVE, outcomes.NO_LEAK_FOUND, outcomes.MALICIOUS):
         if span:
             return f"Between {percent(span[0], 0)} and {percent(span[1], 0)} of such {unit} (95\u00a0% interval)."
         return f"{setting.recovered} of {setting.total} here; no interval is recorded."
@@ -359,14 +359,14 @@ def _of_membership(name: str, row: Mapping[str, Any], unit: str) -> OpinionFacts
     what = "a patient" if row.get("unit") == "patient" else f"a single {ONE.get(unit, unit)}"
     verdict, place = row["verdict"], str(row["vantage"])
     sought = f"Data were not sought, but whether {what} was trained on:"
-    answer = {verdicts.LEAKS: "it can be told.", verdicts.NO_LEAK_FOUND: "not found."}.get(verdict, "not answered.")
+    answer = {outcomes.LEAKS: "it can be told.", outcomes.NO_LEAK_FOUND: "not found."}.get(verdict, "not answered.")
     low, high = (number((row.get("correct") or {}).get(end)) for end in ("low", "high"))
     likely = _UNKNOWN
-    if verdict == verdicts.LEAKS:
+    if verdict == outcomes.LEAKS:
         right = percent(share_right(row), 0)
         compared = f"One that was trained on scores higher in {right} of comparisons (a coin: 50\u00a0%)."
         likely = compared if low is not None and low > 0.5 else "For some of them more than chance explains."
-    elif verdict == verdicts.NO_LEAK_FOUND and high is not None:
+    elif verdict == outcomes.NO_LEAK_FOUND and high is not None:
         likely = f"Up to {percent(high, 0)} right guesses could go unseen (a coin: 50\u00a0%)."
     requested = f"{_MODEL} {capital(answer)}" if place == OUTSIDER else UNASKED
     means = f"{capital(IN_PLACE.get(place, place))}, who knows both of a pair, one of which was trained on."
@@ -375,7 +375,7 @@ def _of_membership(name: str, row: Mapping[str, Any], unit: str) -> OpinionFacts
 
 def _of_classes(one: Mapping[str, Any]) -> OpinionFacts:
     place = str(one.get("vantage"))
-    answer = "it can be told" if one["verdict"] == verdicts.LEAKS else "not answered"
+    answer = "it can be told" if one["verdict"] == outcomes.LEAKS else "not answered"
     kinds = f"Which kinds of examples a client holds: {answer}."
     requested = f"{_MODEL} {kinds}" if place == OUTSIDER else UNASKED
     means = f"{capital(IN_PLACE.get(place, place))}."

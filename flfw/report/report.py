@@ -15,7 +15,7 @@ from jinja2 import Template
 from flfw import data
 from flfw.data.tables import plan_file
 from flfw.errors import InputError
-from flfw.files import verdicts
+from flfw.files import outcomes
 from flfw.files.result_file import read_result
 from flfw.files.sealed import write_atomic
 from flfw.report import page_data, ranking
@@ -130,7 +130,7 @@ def render(folder: Path, pictures: bool | None = None) -> bytes:
 def _template() -> Template:
     functions = (above, because, below, capital, command, compared, digits, flags, number, of_search, plain, plainly)
     functions += (rounds_read, seen_by, sentence, page_data.caveats, page_data.most_missed, page_data.who)
-    filters = {"above_pct": percent_above, "num": decimals, "pct": percent, "verdict": verdicts.in_words}
+    filters = {"above_pct": percent_above, "num": decimals, "pct": percent, "verdict": outcomes.in_words}
     filters |= {function.__name__: function for function in functions}
     return page_template(Path(__file__).with_name("template") / "page.html.md", **filters)
 

@@ -8,7 +8,7 @@ from math import inf
 from typing import Any, final
 
 from flfw.experiment import AGGREGATE, OUTSIDER, PEER
-from flfw.files import verdicts
+from flfw.files import outcomes
 from flfw.report.findings import AuditEntry, number
 from flfw.report.formats import above, capital, percent, percent_above
 from flfw.report.page_data import is_regression
@@ -105,27 +105,27 @@ def recovery(settings: Sequence[AuditEntry], unit: str) -> RunVerdict:
     got = f"{k or 'not one'} of {n} attacked {unit} {'was' if k < 2 else 'were'} recovered"
     place = place_shown(shown)
     read = f"The attacker is {IN_PLACE.get(place, 'not named')}. It read {_where(shown, place)}."
-    if found == verdicts.MESSAGE:
+    if found == outcomes.MESSAGE:
         headline = "The tested federation leaks: other clients can compute what one client sent."
         return RunVerdict(Severity.LEAKS, headline, (f"From it, {got}. Another attack may recover more.",))
-    if found == verdicts.RECONSTRUCTED:
+    if found == outcomes.RECONSTRUCTED:
         if shown.controls.get("consistency", {}).get("passed") is False:
             read += " The test’s description of the clients does not explain what they sent, so more may leak."
         more = "A stronger attacker may recover more."
         return RunVerdict(
             Severity.LEAKS, f"The tested federation leaks: {got}.", (f"{read} {_share(shown, unit)}{more}",)
         )
-    if found == verdicts.IDENTIFIED:
+    if found == outcomes.IDENTIFIED:
         headline = f"The tested federation leaks in part: true {unit} can be told apart."
         pick = f"{capital(got)}. But among similar {unit} an attacker picks the true {one} more often than by chance."
         return RunVerdict(Severity.LEAKS, headline, (f"{read} {pick}",))
-    if found == verdicts.MALICIOUS:
+    if found == outcomes.MALICIOUS:
         told = number(shown.entry.get("identification_p")) is not None or shown.entry.get("candidate_test")
         got += f", but true {unit} were told from similar ones" * (not k and bool(told))
         by = f"{capital(got)}. The server had changed the network that clients train."
         headline = "The tested federation leaks to a server that breaks the rules."
         return RunVerdict(Severity.RULES_BROKEN, headline, (f"{by} This says nothing about a server that keeps them.",))
-    if found == verdicts.NO_LEAK_FOUND:
+    if found == outcomes.NO_LEAK_FOUND:
         rest = f"This is no proof of safety. {read} {_found_none(shown, unit)}"
         headline = f"No leak was found: {got}."
         if all(one.entry.get("vantage") == PEER for one in settings):
@@ -133,8 +133,8 @@ def recovery(settings: Sequence[AuditEntry], unit: str) -> RunVerdict:
         return RunVerdict(Severity.NOT_FOUND, headline, (rest,))
     headline = f"It is not known whether training {unit} can be recovered."
     reason = {
-        verdicts.VOID: "A check of the test itself failed, so its result is void.",
-        verdicts.STATIC: f"{capital(got)}, but no attack took account of everything that hides the data.",
+        outcomes.VOID: "A check of the test itself failed, so its result is void.",
+        outcomes.STATIC: f"{capital(got)}, but no attack took account of everything that hides the data.",
     }.get(found, f"{capital(got)}, but the test gave no answer.")
     return RunVerdict(Severity.UNKNOWN, headline, (f"{reason} {_NO_PROOF}",))
 
@@ -152,14 +152,14 @@ def presence(membership: Sequence[Mapping[str, Any]], unit: str) -> RunVerdict:
         return RunVerdict(Severity.UNTESTED, "")
     what = "patients" if row.get("unit") == "patient" else unit
     verdict, low = row["verdict"], number((row.get("correct") or {}).get("low"))
-    if verdict == verdicts.LEAKS:
+    if verdict == outcomes.LEAKS:
         headline = f"The tested federation leaks which {what} it was trained on."
         right = percent(share_right(row), 0)
         scored = f"Of two {what}, the attacker names the one that was used in {right} of comparisons; "
         chance = f"{scored}a coin gives 50\N{NO-BREAK SPACE}%. " if low is not None and low > 0.5 else ""
         sure = "This is more than chance. A stronger attacker may tell more."
         return RunVerdict(Severity.LEAKS, headline, (f"{chance}{sure}",))
-    if verdict == verdicts.NO_LEAK_FOUND:
+    if verdict == outcomes.NO_LEAK_FOUND:
         headline = f"No leak was found of which {what} were used."
         high = number((row.get("correct") or {}).get("high"))
         seen = f"The test could have seen more than {percent(high, 0)} right guesses; a coin gives 50\u00a0%. "
@@ -174,7 +174,7 @@ def classes(inference: Iterable[Mapping[str, Any]]) -> RunVerdict:
     concluded = {str(one.get("verdict")) for one in inference}
     if not concluded:
         return RunVerdict(Severity.UNTESTED, "")
-    if verdicts.LEAKS in concluded:
+    if outcomes.LEAKS in concluded:
         headline = "The tested federation leaks what kind of data a client has."
         what = "This is about a client’s data as a whole: their classes, or the shares of these."
         return RunVerdict(Severity.LEAKS, headline, (what,))
@@ -183,7 +183,7 @@ def classes(inference: Iterable[Mapping[str, Any]]) -> RunVerdict:
 
 def small_rounds(figures: Mapping[str, Any] | None) -> RunVerdict:
     """Return whether a round had so few clients that one of them can compute another one's message."""
-    if (figures or {}).get("peer", {}).get("verdict") != verdicts.LEAKS:
+    if (figures or {}).get("peer", {}).get("verdict") != outcomes.LEAKS:
         # No leak here says nothing of larger attacks: it is no result of its own.
         return RunVerdict(Severity.UNTESTED, "")
     headline = "The tested federation leaks: a round had too few clients."

@@ -9,7 +9,7 @@ from typing import Any
 
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.files import verdicts
+from flfw.files import outcomes
 from flfw.files.result_file import RESULT, read_result
 from flfw.files.sealed import write_atomic
 from flfw.files.typed import read_json
@@ -128,7 +128,7 @@ def take(folder: Path) -> MainJob:
 def _entry(entry: Mapping[str, Any]) -> MainJobEntry:
     return MainJobEntry(
         **{name: entry[name] for name in ("attack", "round", "images", "adaptive")},
-        verdict=verdicts.in_words(entry),
+        verdict=outcomes.in_words(entry),
         recovered=round(entry["share_recovered"] * entry["images"]),
         interval=(entry["share_interval"][0], entry["share_interval"][1]),
         psnr=entry["psnr"]["mean"] if entry["psnr"] else None,

@@ -21,7 +21,7 @@ from flfw.audit.reconstruction.control_runs import _distances
 from flfw.clients.defences.ats import ATS, ATSSettings
 from flfw.data.transformations import patterns, replayed, sequences
 from flfw.experiment import Experiment
-from flfw.files.verdicts import outcome
+from flfw.files.outcomes import outcome
 from flfw.plans.run_plan import plan
 from flfw.recording.observation import Examples, Knowledge, Observation, Reconstruction, Truth
 from flfw.rng import torch_generator

@@ -25,7 +25,7 @@ from flfw.audit.threat_model import ThreatModel, threat_model_of
 from flfw.client.context import ClientContext
 from flfw.dp.client import DPClient
 from flfw.experiment import Experiment
-from flfw.files.verdicts import outcome
+from flfw.files.outcomes import outcome
 from flfw.inversion.client_models.operator import Circumstances, Composed, MethodOperator, Operator
 from flfw.inversion.client_models.victim import PlainVictim, VictimModel
 from flfw.inversion.clipped import Clipped, carried, clipped

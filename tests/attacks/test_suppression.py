@@ -20,7 +20,7 @@ from flfw.audit.reconstruction.control_runs import of_the_sum
 from flfw.audit.sums import broadcast
 from flfw.client.broadcast_checks import broadcast_alarms, differently_served, digest
 from flfw.errors import InputError
-from flfw.files.verdicts import outcome
+from flfw.files.outcomes import outcome
 from flfw.inversion.client_models.victim import PlainVictim
 from flfw.nets.net import Net, Tensors
 from flfw.recording.observation import Knowledge, Observation, Vantage

@@ -7,12 +7,17 @@ from typing import Any
 
 import pytest
 
-from flfw.audit.reconstruction.evidence import ControlResult, ControlResults, ReconstructionEvidence, SumFacts
+from flfw.audit.reconstruction.reconstruction_evidence import (
+    ControlResult,
+    ControlResults,
+    ReconstructionEvidence,
+    SumFacts,
+)
 from flfw.audit.sums import with_min_safe_sum_size
 from flfw.audit.verdict import verdict_on
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.files.verdicts import concluded, outcome
+from flfw.files.outcomes import concluded, outcome
 from flfw.runs import run as whole
 from tests.support.small_runs import tiny
 

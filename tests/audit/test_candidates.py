@@ -15,7 +15,7 @@ from flfw.attacks.ig import IG, IGSettings
 from flfw.audit.measures.exchange import Fitting, exchange
 from flfw.audit.reconstruction.control_runs import candidate_test, disjoint_candidates
 from flfw.errors import InputError
-from flfw.files.verdicts import outcome
+from flfw.files.outcomes import outcome
 from flfw.nets import Tensors
 from flfw.recording.observation import Reconstruction
 from flfw.rng import numpy_generator, torch_generator

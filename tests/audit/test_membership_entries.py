@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import binomtest
 
 from flfw.audit.membership.entry import claim_against, entry
-from flfw.audit.membership.evidence import ScoredClient, pair_guesses, rejected_epsilon, weigh
+from flfw.audit.membership.membership_evidence import ScoredClient, pair_guesses, rejected_epsilon, weigh
 from flfw.errors import InputError
 from flfw.files.result_entries import MembershipFields
 from flfw.privacy.lower_bound import lower_bound

@@ -18,8 +18,8 @@ from flfw.audit.attack_worker import solve
 from flfw.audit.auditor import Auditor
 from flfw.audit.membership import candidates as module
 from flfw.audit.membership.candidates import GameCandidates, untrained_pairs
-from flfw.audit.membership.evidence import weigh
 from flfw.audit.membership.membership_audit import Controls
+from flfw.audit.membership.membership_evidence import weigh
 from flfw.audit.membership.request import MembershipRequest
 from flfw.data.membership_pairs import MemberPairs
 from flfw.experiment import Experiment

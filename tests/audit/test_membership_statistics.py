@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from flfw.audit.membership.evidence import MembershipEvidence, PairGuesses, ScoredClient, weigh
+from flfw.audit.membership.membership_evidence import MembershipEvidence, PairGuesses, ScoredClient, weigh
 from flfw.audit.verdict import verdict_on
 from flfw.nets.net import Net, moved_in_training
 from flfw.plans.run_plan import plan

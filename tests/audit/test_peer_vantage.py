@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flfw.adversary.sums import others_mean, rounding
-from flfw.audit.reconstruction.evidence import SumFacts
+from flfw.audit.reconstruction.reconstruction_evidence import SumFacts
 from flfw.audit.verdict import verdict_on
 from flfw.errors import InputError
 from flfw.experiment import Experiment

@@ -7,7 +7,7 @@ import pytest
 from flfw.attacks.rog import ROG, ROGSettings
 from flfw.audit.jobs import JobResult
 from flfw.audit.reconstruction.entries import entry, out_of_reach
-from flfw.audit.reconstruction.evidence import ControlResult, ControlResults, ReconstructionEvidence
+from flfw.audit.reconstruction.reconstruction_evidence import ControlResult, ControlResults, ReconstructionEvidence
 
 FLOORS = ("grey", "nearest_public", "unguided")
 

@@ -11,7 +11,7 @@ import torch
 from flfw.adversary.attack import Attack
 from flfw.audit.jobs import Exchange, JobResult
 from flfw.audit.reconstruction.control_runs import Case, ControlRunner
-from flfw.audit.reconstruction.evidence import Searched
+from flfw.audit.reconstruction.reconstruction_evidence import Searched
 from flfw.audit.threat_model import ThreatModel
 from flfw.inversion.fit import Fit
 from flfw.recording.observation import Reconstruction, Truth

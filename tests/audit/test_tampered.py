@@ -19,7 +19,7 @@ from flfw.comparisons import matrices
 from flfw.comparisons.question import Matrix
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.files.verdicts import LEAKS, MALICIOUS, NO_LEAK_FOUND, POSITIVE, UNDECIDED, concluded, outcome
+from flfw.files.outcomes import LEAKS, MALICIOUS, NO_LEAK_FOUND, POSITIVE, UNDECIDED, concluded, outcome
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.streaming import GridWrapper
 from flfw.messages.wire import pack, unpack

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from flfw.audit.reconstruction.evidence import ReconstructionEvidence
+from flfw.audit.reconstruction.reconstruction_evidence import ReconstructionEvidence
 from flfw.audit.verdict import Verdict, revised_if_unread
 from flfw.nets.net import Net
 from flfw.runs import run as whole

@@ -18,7 +18,7 @@ from flfw.audit.jobs import JobResult
 from flfw.audit.measures.identification import Identified
 from flfw.audit.reconstruction import control_runs
 from flfw.audit.reconstruction.entries import entry as summed
-from flfw.audit.reconstruction.evidence import (
+from flfw.audit.reconstruction.reconstruction_evidence import (
     CONTROL_DB,
     EASY_SHARE,
     FAILED_SHARE,
@@ -30,7 +30,7 @@ from flfw.audit.reconstruction.evidence import (
 from flfw.audit.reconstruction.scorer import FLOORS, ScoreRow
 from flfw.audit.verdict import MESSAGES, Verdict, verdict_on
 from flfw.experiment import Experiment
-from flfw.files import verdicts
+from flfw.files import outcomes
 from flfw.files.result_entries import breakdowns
 from flfw.nets import Tensors
 from flfw.plans.run_plan import plan, without_auto
@@ -134,7 +134,7 @@ def concluded(**changes: Any) -> Verdict:
 @pytest.mark.parametrize("case", CASES)
 def test_verdict(case: str) -> None:
     changes, word, cause = CASES[case]
-    assert (verdicts.outcome(verdicts.concluded(*concluded(**changes))), concluded(**changes).cause) == (word, cause)
+    assert (outcomes.outcome(outcomes.concluded(*concluded(**changes))), concluded(**changes).cause) == (word, cause)
 
 
 def test_a_control_without_a_number_counts_as_none_recovered() -> None:
@@ -249,7 +249,7 @@ def test_the_rows_of_an_audit_are_measured_against_the_truth(leaking: tuple[Path
 def test_a_defence_that_sends_nothing_is_static_only_and_no_proof(tmp_path: Path) -> None:
     folder, _ = audited(tmp_path / "run", defence=NOTHING, audit_rounds="0")
     (entry,) = entries(folder)
-    assert verdicts.outcome(entry) == "static" and entry["share_recovered"] == 0.0
+    assert outcomes.outcome(entry) == "static" and entry["share_recovered"] == 0.0
     assert entry["adaptive"] is False and entry["defence"] == NOTHING
     assert entry["ladder"][1]["passed"] is True and entry["ladder"][1]["psnr"] > 100  # the controls are undefended
     assert any("not granted" in line and NOTHING in line for line in entry["granted"])
@@ -261,7 +261,7 @@ def test_a_defence_that_sends_nothing_is_static_only_and_no_proof(tmp_path: Path
 def test_one_undefended_client_is_enough_to_leak(tmp_path: Path) -> None:
     folder, _ = audited(tmp_path / "run", defence=BLANKS, defended="1", audit_rounds="0")
     defended, other = entries(folder)
-    assert (verdicts.outcome(defended), defended["defence"], defended["share_recovered"]) == ("static", BLANKS, 0.0)
+    assert (outcomes.outcome(defended), defended["defence"], defended["share_recovered"]) == ("static", BLANKS, 0.0)
     assert (other["verdict"], other["defence"], other["share_recovered"]) == ("leaks", "none", 1.0)
     assert [(row["client"], row["recovered"]) for row in rows(folder, "target")] == [("0", "True"), ("1", "False")]
 
@@ -341,7 +341,7 @@ def test_an_audit_repeats(leaking: tuple[Path, Experiment], tmp_path: Path) -> N
 
 def test_answers_of_the_wrong_clients_are_a_broken_attack(leaking: tuple[Path, Experiment], tmp_path: Path) -> None:
     entry = tampered(leaking, tmp_path / "copy", lambda answers: answers[::-1])
-    assert verdicts.outcome(entry) == "void" and entry["ladder"][0]["passed"] is False
+    assert outcomes.outcome(entry) == "void" and entry["ladder"][0]["passed"] is False
     assert entry["share_recovered"] == 1.0  # whatever the attack itself seems to have found
 
 
@@ -354,7 +354,7 @@ def test_one_empty_control_answer_is_a_broken_attack(
         return [zeros if i == slot else answer for i, answer in enumerate(answers)]
 
     entry = tampered(leaking, tmp_path / "copy", emptied)
-    assert entry["ladder"][0]["passed"] is False and verdicts.outcome(entry) == "void"
+    assert entry["ladder"][0]["passed"] is False and outcomes.outcome(entry) == "void"
 
 
 # --- what is said of attacks that broke ---

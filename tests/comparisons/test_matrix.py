@@ -26,7 +26,7 @@ from flfw.comparisons.significance import ranked
 from flfw.comparisons.tables import markdown
 from flfw.comparisons.utility import ACCURACIES
 from flfw.errors import InputError, RunError
-from flfw.files.verdicts import outcome
+from flfw.files.outcomes import outcome
 from flfw.nets import Tensors
 from flfw.plans.run_plan import plan
 from flfw.runs.run import run as run_one

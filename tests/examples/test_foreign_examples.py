@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flfw.errors import InputError
-from flfw.files.verdicts import outcome
+from flfw.files.outcomes import outcome
 from flfw.recording.reader import Recordings
 from flfw.rng import initialising
 from tests.support.paths import ROOT

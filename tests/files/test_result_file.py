@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from flfw.errors import InputError
-from flfw.files import verdicts
+from flfw.files import outcomes
 from flfw.files.earlier_names import renames
 from flfw.files.result_entries import ResultModel
 from flfw.files.result_file import RESULT, SessionFields, read_model, read_result, read_rows, stored_example, to_json
@@ -171,7 +171,7 @@ def test_a_verdict_that_is_none_is_refused_and_a_peers_has_no_cause(tmp_path: Pa
     with pytest.raises(InputError, match=r"Expected audit\[0\].verdict"):
         read_result(tmp_path)
     peer = {"smallest": 3, "round": 1, "left": 2, "verdict": "inconclusive", "reason": "Why.", "check": None}
-    assert verdicts.of_today(peer) == {**peer, "verdict": "undecided", "evidence": None}
+    assert outcomes.of_today(peer) == {**peer, "verdict": "undecided", "evidence": None}
     (tmp_path / "matrix.csv").write_text("attack,verdict\nig,identifies\nig,attack broken\n")
     found = [(row["verdict"], row["evidence"]) for row in read_rows(tmp_path / "matrix.csv")]
     assert found == [("leaks", "identified"), ("undecided", None)]

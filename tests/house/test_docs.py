@@ -18,9 +18,9 @@ from flfw import data, nets, plugins
 from flfw.command.flags import declared, expert, flags
 from flfw.command.rehearse import DEFAULT, RehearsalCommand
 from flfw.data.splits import schemes
+from flfw.files.outcomes import Cause
 from flfw.files.result_entries import ResultModel
 from flfw.files.result_file import ResultFields
-from flfw.files.verdicts import Cause
 from flfw.papers.frontier.points import NAME
 from flfw.papers.frontier.points import table as frontier
 from flfw.papers.published import table

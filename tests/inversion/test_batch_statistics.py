@@ -12,7 +12,7 @@ from torch.func import vmap
 
 from flfw import nets
 from flfw.experiment import Experiment
-from flfw.files.verdicts import outcome
+from flfw.files.outcomes import outcome
 from flfw.inversion.client_models.batch_statistics import normalise_by_batch, normalise_by_instance
 from flfw.inversion.client_models.local_steps import SteppedVictim
 from flfw.inversion.client_models.victim import PlainVictim

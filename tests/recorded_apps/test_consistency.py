@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from flfw.audit.measures.agreement import agreement
-from flfw.files.verdicts import outcome
+from flfw.files.outcomes import outcome
 from flfw.recorded_apps import SearchLimits, TrainingDescription
 from flfw.recorded_apps.consistency import Retraining, squared
 from flfw.recorded_apps.knowledge import input_space

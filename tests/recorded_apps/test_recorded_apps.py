@@ -18,7 +18,7 @@ from flfw.attacks.membership import Membership
 from flfw.audit.measures.public import PublicData
 from flfw.comparisons.rows import read
 from flfw.errors import InputError
-from flfw.files.verdicts import outcome
+from flfw.files.outcomes import outcome
 from flfw.messages.inprocess import InProcessGrid
 from flfw.recorded_apps import knowledge, named
 from flfw.recorded_apps.audit import _built

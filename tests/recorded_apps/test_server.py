@@ -16,7 +16,7 @@ from flfw.attacks.imprint import Imprint, ImprintSettings
 from flfw.attacks.rog import ROG, ROGSettings
 from flfw.audit.measures.public import PublicData
 from flfw.errors import InputError
-from flfw.files.verdicts import MALICIOUS, outcome
+from flfw.files.outcomes import MALICIOUS, outcome
 from flfw.recorded_apps import TrainingDescription, knowledge
 from flfw.recording.observation import Knowledge, Observation, Reconstruction
 from flfw.recording.reader import Recordings

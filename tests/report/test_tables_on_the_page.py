@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flfw.audit.membership.entry import entry
-from flfw.audit.membership.evidence import ScoredClient
+from flfw.audit.membership.membership_evidence import ScoredClient
 from flfw.data.files.columns import Column, TableSchema
 from flfw.data.tables import plan_file
 from flfw.data.tables.listing import sentences

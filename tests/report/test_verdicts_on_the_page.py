@@ -10,10 +10,10 @@ import pytest
 
 from flfw.audit import verdict as verdicts
 from flfw.audit.measures.statistics import most_missed
-from flfw.audit.reconstruction import evidence
-from flfw.audit.reconstruction.evidence import SumFacts
+from flfw.audit.reconstruction import reconstruction_evidence as evidence
+from flfw.audit.reconstruction.reconstruction_evidence import SumFacts
 from flfw.command.api.summary import summary
-from flfw.files.verdicts import LEAK_CAUSES, MALICIOUS, POSITIVE, LeakCause
+from flfw.files.outcomes import LEAK_CAUSES, MALICIOUS, POSITIVE, LeakCause
 from flfw.report.causes import BRIEF, PLAIN, of_search
 from flfw.report.findings import AuditEntry, read_settings
 from flfw.report.page_data import most_missed as shown_missed

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import sim
 from flfw.engines import federation
-from flfw.files.verdicts import outcome
+from flfw.files.outcomes import outcome
 from flfw.inversion.client_models.victim import PlainVictim
 from flfw.nets.inputs import InputSpec
 from flfw.recording.observation import Knowledge, Observation, Vantage, mean_gradient

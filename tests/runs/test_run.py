@@ -18,7 +18,7 @@ from flfw.deploy.rehearsal import plan_rehearsal
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.files.folders import claimed
-from flfw.files.verdicts import outcome
+from flfw.files.outcomes import outcome
 from flfw.recording.observation import Truth
 from flfw.runs import run as module
 from flfw.runs.listing import about

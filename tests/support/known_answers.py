@@ -16,7 +16,7 @@ from torch import Tensor
 
 from flfw.audit.auditor import Auditor
 from flfw.experiment import Experiment
-from flfw.files.verdicts import outcome
+from flfw.files.outcomes import outcome
 from flfw.nets import Tensors
 from flfw.nets.training.optimisers import LocalTraining
 from flfw.plans.run_plan import plan, without_auto

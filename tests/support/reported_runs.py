@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from flfw.files.verdicts import MALICIOUS, NO_LEAK_FOUND, POSITIVE, UNDECIDED
+from flfw.files.outcomes import MALICIOUS, NO_LEAK_FOUND, POSITIVE, UNDECIDED
 from tests.support.csv_files import write_csv
 
 FLOORS = {"noise": 8.0, "grey": 9.0, "mean": 13.0, "class_mean": 15.0, "random_public": 10.5, "nearest_public": 17.9}
@@ -15,7 +15,7 @@ IMAGES, ROUNDS = 3, (0, 2)
 
 
 def conclusion(found: str, cause: str = "") -> dict[str, Any]:
-    """Return the keys of an entry with an outcome, or a verdict, of `flfw.files.verdicts`."""
+    """Return the keys of an entry with an outcome, or a verdict, of `flfw.files.outcomes`."""
     causes = {"identified": "identified", "to a malicious server": "tampered", "static": "static", "void": "analytic"}
     evidence = {"leaks": "reconstructed", "message": "message"} | dict.fromkeys((*POSITIVE, MALICIOUS))
     leaks = found in evidence

@@ -15,7 +15,7 @@ import numpy as np
 from flfw.audit.measures.statistics import significant
 from flfw.audit.verdict import Findings, verdict_on
 from flfw.errors import require
-from flfw.files.verdicts import concluded
+from flfw.files.outcomes import concluded
 
 MATERIAL = 0.05
 """Least gain over the best guess that counts, as a share of a client's examples or classes."""

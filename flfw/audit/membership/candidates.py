@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from flfw.audit.membership.entry import LABELS
-from flfw.audit.membership.evidence import ScoredClient
+from flfw.audit.membership.membership_evidence import ScoredClient
 from flfw.data.membership_pairs import (
     MemberPairs,
     PatientGame,

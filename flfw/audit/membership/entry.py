@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from flfw.adversary.membership.operating_points import Area, area
-from flfw.audit.membership.evidence import (
+from flfw.audit.membership.membership_evidence import (
     EASY_PAIRS,
     NULL_LEVEL,
     NULL_PAIRS,
@@ -20,7 +20,7 @@ from flfw.audit.membership.evidence import (
     weigh,
 )
 from flfw.audit.verdict import verdict_on
-from flfw.files.verdicts import concluded
+from flfw.files.outcomes import concluded
 from flfw.rng import numpy_generator
 
 LABELS = "label_only"

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias, final
 from flfw.audit.jobs import MembershipGame
 from flfw.audit.membership.candidates import GameCandidates
 from flfw.audit.membership.entry import NULL, ONE_STEP, OVERFITTED
-from flfw.audit.membership.evidence import ScoredClient
+from flfw.audit.membership.membership_evidence import ScoredClient
 from flfw.experiment import AGGREGATE, OUTSIDER, PEER
 from flfw.recording.format import Line
 

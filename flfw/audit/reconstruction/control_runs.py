@@ -18,7 +18,7 @@ a message equally well, so that they count as one: it comes first with a probabi
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 from pathlib import Path
@@ -39,7 +39,7 @@ from flfw.audit.knowledge import grant, observed
 from flfw.audit.measures.agreement import Agreement, agreement, resolution
 from flfw.audit.measures.identification import Identified, convolved, identified_p
 from flfw.audit.measures.metrics import psnr
-from flfw.audit.reconstruction.evidence import CONTROL_DB, EASY_SHARE, ControlResult, Searched
+from flfw.audit.reconstruction.reconstruction_evidence import CONTROL_DB, EASY_SHARE, ControlResult, Searched
 from flfw.audit.reconstruction.scorer import ScoreRow
 from flfw.audit.threat_model import ThreatModel
 from flfw.audit.uploads import read_truth, truth_keys
@@ -338,7 +338,7 @@ def constant_messages(messages: Iterable[tuple[Observation, Truth]]) -> int:
 
     0: some differ. Of equal data one message counts, and none alone with its weights.
     """
-    sent: dict[int, dict[str, object]] = {}
+    sent: dict[int, Mapping[str, object]] = {}
     data: dict[int, set[bytes]] = defaultdict(set)
     for observation, truth in messages:
         message = {

@@ -16,11 +16,11 @@ from flfw.audit.measures.identification import Identified
 from flfw.audit.measures.metrics import GRAMS
 from flfw.audit.measures.recovery import GAIN_DB, IMAGE_RECOVERED_DB
 from flfw.audit.measures.statistics import share_interval, significant
-from flfw.audit.reconstruction.evidence import ReconstructionEvidence
+from flfw.audit.reconstruction.reconstruction_evidence import ReconstructionEvidence
 from flfw.audit.reconstruction.scorer import FLOORS, UNGUIDED, ScoreRow
 from flfw.audit.threat_model import ThreatModel
 from flfw.audit.verdict import Verdict, verdict_on
-from flfw.files.verdicts import LEAKS, concluded
+from flfw.files.outcomes import LEAKS, concluded
 from flfw.rng import numpy_generator
 
 _RULE = "one to one, so that the squared differences of the whole batch are least"

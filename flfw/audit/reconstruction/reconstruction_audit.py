@@ -24,16 +24,21 @@ from flfw.audit.measures.public import PublicData
 from flfw.audit.queue import Queue
 from flfw.audit.reconstruction.control_runs import Case, ControlRunner, analytic, easy, easy_words
 from flfw.audit.reconstruction.entries import description, entry
-from flfw.audit.reconstruction.evidence import ControlResult, ControlResults, ReconstructionEvidence, SumFacts
+from flfw.audit.reconstruction.reconstruction_evidence import (
+    ControlResult,
+    ControlResults,
+    ReconstructionEvidence,
+    SumFacts,
+)
 from flfw.audit.reconstruction.scorer import Scorer, ScoreRow, columns
 from flfw.audit.sums import with_min_safe_sum_size
 from flfw.audit.threat_model import threat_model_of, unseen
 from flfw.audit.uploads import read_truth, truth_keys
 from flfw.experiment import PEER
 from flfw.experiment.curves import SUM_SIZE, Point
-from flfw.files import verdicts
+from flfw.files import outcomes
+from flfw.files.outcomes import NO_LEAK_FOUND
 from flfw.files.progress import Steps
-from flfw.files.verdicts import NO_LEAK_FOUND
 from flfw.recording.reader import Recordings
 from flfw.rng import numpy_generator
 from flfw.task.client_plan import ClientPlan
@@ -140,7 +145,7 @@ class ReconstructionAudit:
                     for summary in summaries:
                         summary["scoring_seconds"] = spent
                     entries += summaries
-                    words = " and ".join(verdicts.in_words(e) for e in summaries if e["vantage"] == job.vantage)
+                    words = " and ".join(outcomes.in_words(e) for e in summaries if e["vantage"] == job.vantage)
                     steps.done(f"{name} at round {job.probe_set.round}{_which(job)}: {words}")
         self.inference = self._inferred(inferring)
         return with_min_safe_sum_size(entries)

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from flfw.command.api.summary import summary
 from flfw.errors import InputError
-from flfw.files import verdicts
+from flfw.files import outcomes
 from flfw.report.findings import AuditEntry, Sample, read_settings
 from flfw.report.questions import decisive
 from flfw.report.ranking import answers, seriousness
@@ -34,7 +34,7 @@ def conclusions(folder: Path, result: Mapping[str, Any]) -> dict[str, Mapping[st
         "inference": result.get("inference") or [],
     }
     return {
-        question: min(entries, key=lambda one: seriousness(verdicts.outcome(one)))
+        question: min(entries, key=lambda one: seriousness(outcomes.outcome(one)))
         for question, entries in requested.items()
         if entries
     }
@@ -56,7 +56,7 @@ def html(folder: Path, result: Mapping[str, Any]) -> str:
         result: content of result.json.
     """
     concluded = conclusions(folder, result).items()
-    words = "; ".join(f"{question}: {verdicts.in_words(entry)}" for question, entry in concluded) or "not audited"
+    words = "; ".join(f"{question}: {outcomes.in_words(entry)}" for question, entry in concluded) or "not audited"
     shown = [_pictures(worst.samples)] if (worst := _worst(folder, result)) is not None else []
     shown += [Markup("<p><strong>{}</strong></p>").format(words)]
     shown += [Markup("<p style='margin:0'>{}</p>").format(line) for line in summary(folder).splitlines()]

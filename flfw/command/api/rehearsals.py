@@ -59,7 +59,7 @@ class RehearsalResult:
         """Attacks on each size, a row each: the fields of `flfw.deploy.rehearsal.SizeAttack`."""
         from flfw.command.api.frames import columns, typed
         from flfw.deploy.rehearsal import SizeAttack
-        from flfw.files.verdicts import of_today
+        from flfw.files.outcomes import of_today
 
         return typed([of_today(row) for row in self.content["found"]], columns(SizeAttack))
 

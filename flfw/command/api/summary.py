@@ -7,7 +7,7 @@ from typing import Any
 
 from flfw.errors import InputError
 from flfw.experiment.curves import Point
-from flfw.files import verdicts
+from flfw.files import outcomes
 from flfw.files.result_file import read_result
 from flfw.privacy.rounding import at_least, at_most
 from flfw.report.causes import because, fallen
@@ -73,13 +73,13 @@ def _attack_line(entry: dict[str, Any], entries: Sequence[Mapping[str, Any]]) ->
         best += (
             f", {entry['candidate_test']['first']} of {entry['candidate_test']['messages']} messages point to the truth"
         )
-    elif entry["evidence"] == verdicts.IDENTIFIED:
+    elif entry["evidence"] == outcomes.IDENTIFIED:
         best += f", {entry['identification_rate']:.0%} identified among look-alikes"
     cause = because(AuditEntry(entry, entry["attack"]))
     expected = f", {entry['share_expected']:.0%} expected" if entry.get("share_expected") is not None else ""
     share = entry["share_recovered"]
     recovered = "less than 1%" if 0 < share < 0.005 else f"{share:.0%}"
-    more = f"{word}, " if (word := verdicts.qualifier(entry)) else ""
+    more = f"{word}, " if (word := outcomes.qualifier(entry)) else ""
     line = f"{where}: {entry['verdict'] or 'not judged'} ({more}{recovered} recovered{expected}{best})"
     return f"{line}: {cause}" if cause else line
 

@@ -10,7 +10,7 @@ from flfw.comparisons.significance import CombinationRanking, across, common_pla
 from flfw.comparisons.utility import UTILITIES
 from flfw.errors import InputError
 from flfw.experiment.curves import SUM_SIZE
-from flfw.files import verdicts
+from flfw.files import outcomes
 from flfw.report.findings import number
 from flfw.report.questions import rounds_read
 
@@ -170,7 +170,7 @@ def _leak(leak: Leak) -> dict[str, Any]:
         "recovered": leak.recovered,
         **_with_ends("share", leak.share_recovered, *leak.share),
         **_ends_of("psnr", leak.psnr),
-        "verdict": verdicts.in_words(leak.concluded),
+        "verdict": outcomes.in_words(leak.concluded),
     }
 
 

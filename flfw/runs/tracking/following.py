@@ -26,10 +26,10 @@ from flfw.data.catalogue import without_folders
 from flfw.errors import printable
 from flfw.experiment import Experiment, Scalar
 from flfw.experiment.curves import Point
+from flfw.files.outcomes import in_words
 from flfw.files.result_file import read_result
 from flfw.files.sealed import write_atomic
 from flfw.files.typed import read_json
-from flfw.files.verdicts import in_words
 from flfw.report.findings import setting_name
 from flfw.report.report import render
 from flfw.runs.tracking.tracker import AuditMetrics, RunEnd, TrackedRun, Tracker, chosen

@@ -21,7 +21,7 @@ from flfw.adversary.membership.operating_points import CONFIDENCE, OperatingPoin
 from flfw.audit.verdict import Findings
 from flfw.data.membership_pairs import correct_pairs
 from flfw.errors import require
-from flfw.files.verdicts import LEAK_CAUSES
+from flfw.files.outcomes import LEAK_CAUSES
 from flfw.privacy.lower_bound import largest_rejected, p_value
 from flfw.privacy.rounding import at_least
 

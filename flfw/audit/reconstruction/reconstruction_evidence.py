@@ -12,7 +12,7 @@ from typing import Any, final
 from flfw.audit.measures.identification import Identified
 from flfw.audit.measures.statistics import most_missed, significant
 from flfw.audit.verdict import MESSAGES, Findings
-from flfw.files.verdicts import Cause
+from flfw.files.outcomes import Cause
 
 _TO_SHOW: Mapping[str, tuple[Cause, str]] = {
     "consistency": ("consistency", "the attacker's model of the client explains the message"),
