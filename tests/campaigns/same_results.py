@@ -42,7 +42,7 @@ RUNS = {
     "fed_cdp": f"{_SMALL} --engine inproc --attack ig --set ig.iterations=30 --vantage server client_update "
     "client_example",
     "dp_fedavg": "--clients 4 --sample 2 --sampling poisson --rounds 3 --local-epochs 1 --engine ray --attack none",
-    "fedgen": f"{_SMALL} --engine inproc --net lenet5 --attack none",
+    "fedgen": f"{_SMALL} --engine inproc --net lenet5 --set optimiser=adam --attack none",
     "centaur": f"{_SMALL} --engine ray --attack ig --set ig.iterations=30",
     "local_only": f"{_SMALL} --engine inproc --attack none",
     "dssgd": f"{_SMALL} --engine inproc --attack ig analytic --curve batch=1,2 --set ig.iterations=20",
