@@ -5,6 +5,7 @@ from pathlib import Path
 
 from flfw.adversary.attack import Attack
 from flfw.client.local_trainer import LocalTrainer
+from flfw.dp.settings import DPSettings
 from flfw.experiment import EXPERT
 from flfw.files.earlier_names import renames
 from flfw.inversion.client_models.operator import Operator
@@ -14,7 +15,7 @@ from flfw.task.defence import Defence
 from flfw.task.method import Method
 
 PAGE = Path(__file__).resolve().parents[1] / "tables" / "renames.md"
-_HOOKED = (Method, LocalTrainer, PlanContext, Defence, Attack, Operator)
+_HOOKED = (Method, LocalTrainer, PlanContext, Defence, Attack, Operator, DPSettings)
 _HEAD = """<!-- Written by `python -m docs.hooks.renames`. -->
 
 # Earlier names

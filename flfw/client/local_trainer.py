@@ -36,8 +36,8 @@ class LocalTrainer(EarlierHooks, ABC):
         sharing: the downloaded and uploaded tensors, by the client's own copy of the method.
         device: device of the training: a GPU if the experiment gives clients a share of it, else the CPU.
         steps_made: number of local steps that `train_epochs` has made for this message.
-        noted: the batches of training examples, each with its indices in the data set, for an audit of the upload;
-            None: they are not noted.
+        audited_batches: the batches of training examples, each with its indices in the data set, for an audit of the
+            upload; None: they are not kept.
     """
 
     EARLIER_HOOKS: ClassVar[Mapping[str, str]] = {
@@ -45,10 +45,14 @@ class LocalTrainer(EarlierHooks, ABC):
         "at": "ctx",
         "descend": "train_epochs",
         "follow": "loss_and_direction",
+        "guarded": "defended_batch",
         "install": "load_received",
         "moving": "trainable_parameters",
+        "noised": "add_noise",
+        "noted": "audited_batches",
         "outgoing": "upload_tensors",
         "private": "private_state",
+        "staying": "unshared_parameters",
     }
 
     def __init__(self, ctx: ClientContext) -> None:

@@ -9,10 +9,10 @@ The scale of the noise, with sigma = ``noise_multiplier`` and C = ``clip``:
 `flfw.nets.training.gaussian.SecureNoise` adds a margin for rounding to each.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite, sqrt
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 import torch
 from torch import nn
@@ -21,6 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from flfw.bounds import NonNegativeFinite, NonNegativeInt, PositiveFinite, ShareBelowOne, ValueRange
 from flfw.dp.quantile import update_multiplier
 from flfw.errors import InputError, require
+from flfw.files.earlier_names import EarlierHooks
 from flfw.files.tensor_names import matches
 from flfw.nets import running_statistics
 from flfw.nets.net import Tensors
@@ -46,8 +47,10 @@ _FAINT = 1e-6  # noise multiplier; with a bound of 4 the noise is far below the 
 
 
 @dataclass(frozen=True)
-class DPSettings(LocalTraining):
+class DPSettings(LocalTraining, EarlierHooks):
     """Settings of clipping and noise that are the same for local steps and whole updates."""
+
+    EARLIER_HOOKS: ClassVar[Mapping[str, str]] = {"on_steps": "clips_examples", "on_update": "clips_updates"}
 
     noise_multiplier: NonNegativeFinite = 6.0  # sigma >= 0: the noise on a sum of clipped parts, in bounds C; 0: none
     clip: PositiveFinite = 4.0  # C, the L2 bound of each group of tensors; from 1e-30 to 1e30

@@ -10,6 +10,7 @@ the recorder's files, so that the reader of recordings is tested as well.
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
@@ -222,19 +223,22 @@ def _describe(
     return lambda seen: constant
 
 
-def _unmoved_messages(messages: Sequence[tuple[Observation, Truth]]) -> int:
-    """Return the number of messages where each is what its client had received, or nothing but zeros; 0: some differ.
+def _unmoved(seen: Sequence[Observation]) -> str:
+    """Say that all updates are what their clients received, or zeros; empty: one is not.
 
-    Equal messages of another kind count for nothing here: the truth is the caller's word, and clients whose data are
-    the same by a fault of the app send the same.
+    That is more often a record of the wrong tensors than an app that sends nothing, so it is no evidence of protection.
     """
     moved = (
         value
-        for observation, _ in messages
+        for observation in seen
         for name, value in observation.sent.items()
         if value.any() and not (name in observation.received and torch.equal(value, observation.received[name]))
     )
-    return 0 if any(True for _ in moved) else control_runs.constant_messages(messages)
+    if not seen or any(True for _ in moved):
+        return ""
+    return (
+        "All that was recorded is what clients had received, or zeros: name the record of what they send (RecordMap)."
+    )
 
 
 @final
@@ -369,7 +373,8 @@ class _Audit:
         result = attempt(job, attack, granting.pairs, self._case.seed, granting.not_applicable)
         started = time.monotonic()
         rows = self._rows(job, granting.pairs, result, threat_model)
-        read = zip(group, self._grants.recorded(group), strict=True)
+        if unmoved := _unmoved([o for o in self._grants.recorded(group) if o is not None]):
+            controls = replace(controls, consistency=ControlResult(None, False, reason=unmoved))
         about = description(job, attack, threat_model, self._case.defence, self._case.seed, mode=self.described.mode)
         target = ReconstructionEvidence(
             controls,
@@ -378,7 +383,6 @@ class _Audit:
             num_tests=len(self._attacks) * len(self._chosen.groups),
             tampered_by=self._case.tampered_by,
             bounded=attack.bounded,
-            constant=_unmoved_messages([(o, v.behind) for v, o in read if o is not None]),
             unread=self._unread(granting.pairs),
         )
         # Here the controls become the verdict: the control ``consistency`` is the one of `Consistency.checked`.

@@ -17,6 +17,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any, TypeAlias, final
 from zipfile import BadZipFile
@@ -82,19 +83,23 @@ class RecordMap:
             name: of the record, ``sent`` or ``received``.
 
         Raises:
-            NoRecord: it has no such record.
+            NoRecord: it has no such record, or two arrays have one name without the prefix.
         """
         records = content.array_records
         if name and name not in records:
             raise NoRecord(f"there is no array record {name} among {', '.join(records) or 'none'}")
         if name or len(records) == 1:
             (record,) = [records[name]] if name else records.values()
-            return {key.removeprefix(self.prefix): array for key, array in record.items()}
-        return {
-            f"{part}/{key.removeprefix(self.prefix)}": array
-            for part, record in records.items()
-            for key, array in record.items()
-        }
+            named = [(key.removeprefix(self.prefix), array) for key, array in record.items()]
+        else:
+            named = [
+                (f"{part}/{key.removeprefix(self.prefix)}", array)
+                for part, record in records.items()
+                for key, array in record.items()
+            ]
+        if len(dict(named)) < len(named):
+            raise NoRecord(f"two of its arrays have one name without the prefix {self.prefix}")
+        return dict(named)
 
 
 def unreadable(arrays: Mapping[str, Array], error: Exception) -> str:
@@ -418,6 +423,8 @@ def recorded(app: ServerApp, folder: Where, records: RecordMap | None = None, **
         raise InputError(f"Expected a ServerApp of Flower, got {type(app).__name__}; wrap the app of the server.")
     if not callable(folder):
         _absolute(folder)
+    known = set(signature(RecordingGrid.__init__).parameters)
+    require(set(options) <= known, f"options of RecordingGrid among {', '.join(sorted(known))}", **options)
     return RecordedApp(app, folder, {"records": records, **options})
 
 

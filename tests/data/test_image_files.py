@@ -223,7 +223,10 @@ def test_a_folder_of_pictures_is_accounted_for_on_the_command_line(tmp_path, cap
     assert len(notes) == 14 and all(note.startswith(f"{tmp_path}/") for note in notes[2:])
     assert flfw_main(["data", "pictures", f"{tmp_path}/a"]) == 2
     assert flfw_main(["data", "pictures", f"{tmp_path}/none"]) == 2
-    errors = capsys.readouterr().err.splitlines()
+    truncate(tmp_path / "b" / "01.png"), truncate(tmp_path / "b" / "06.png"), truncate(tmp_path / "b" / "11.png")
+    assert flfw_main(["data", "pictures", f"{tmp_path}"]) == 2
+    *errors, of_part = capsys.readouterr().err.splitlines()
+    assert "test image of each class" in of_part and f"{tmp_path}/b/01.png (" in of_part
     assert len(errors) == 2 and all(line.startswith("flfw data: Expected ") for line in errors)
 
 

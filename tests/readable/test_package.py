@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from flfw.dp.client import DPClient
+from flfw.dp.settings import DPSettings
 from flfw.nets import Tensors
 from flfw.plugins import NoSettings
 from flfw.task.defence import Defence
@@ -100,6 +102,10 @@ def test_a_hook_of_an_earlier_name_is_refused_where_it_is_written_and_where_it_i
             def mildest(cls, settings: object) -> object:
                 return settings
 
+    with pytest.raises(TypeError, match=r"^Expected Own\.clips_examples, got its earlier name on_steps; rename it$"):
+        type("Own", (DPSettings,), {"on_steps": True})
+    with pytest.raises(TypeError, match=r"^Expected Own\.add_noise, got its earlier name noised; rename it$"):
+        type("Own", (DPClient,), {"noised": DPClient.add_noise})
     with pytest.raises(AttributeError, match=r"^Expected Shielded\.active_hooks, got its earlier name acts_at;"):
         _ = Shielded(NoSettings()).acts_at  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

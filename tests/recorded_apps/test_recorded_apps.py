@@ -239,22 +239,21 @@ def test_floors_are_those_of_each_clients_own_examples(leaking: Path, tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("clients", "moved", "cause"),
-    [(8, 99, "constant"), (8, 3, "description"), (7, 99, "few"), (8, None, "description")],
-    ids=["nothing is learnt", "one client learns", "seven clients", "all hold the first client's data"],
+    "moved", [99, 3, None], ids=["nothing is learnt", "one client learns", "all hold the first client's data"]
 )
-def test_an_app_that_returns_what_it_received_leaks_nothing(
-    tmp_path: Path, clients: int, moved: int | None, cause: str
-) -> None:
+def test_an_app_that_returns_what_it_received_proves_nothing(tmp_path: Path, moved: int | None) -> None:
+    """The record may be another one than that of the trained tensors."""
+
     def local(net: nn.Module, x: Tensor, y: Tensor) -> None:
         if moved is None:  # a fault of the app: its messages are equal, and leak
             step(net, *examples(2, seed=0))
         elif torch.equal(x, examples(2, seed=moved)[0]):  # one client's message differs in one number
             next(net.parameters()).data[0, 0] += 1e-3
 
-    folder = recorded(tmp_path / "recordings", app_of(dense, 2, local), dense, clients=clients)
+    folder = recorded(tmp_path / "recordings", app_of(dense, 2, local), dense, clients=8)
     (result,) = ask(folder, tmp_path / "audit", count=2)["audit"]
-    assert (result["cause"], result["verdict"]) == (cause, "no leak found" if cause == "constant" else "undecided")
+    assert (result["cause"], result["verdict"]) == ("description", "undecided")
+    assert ("is what clients had received" in result["reason"]) == (moved == 99)
 
 
 @pytest.mark.slow

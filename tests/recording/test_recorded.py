@@ -8,7 +8,7 @@ from typing import Any, final
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.common import ndarrays_to_parameters
@@ -19,6 +19,7 @@ from flwr.serverapp import Grid, ServerApp
 from flfw.errors import InputError
 from flfw.messages.inprocess import InProcessGrid
 from flfw.recording import RecordingGrid, RecordMap, recorded
+from flfw.recording.grid import NoRecord
 from flfw.recording.reader import Recordings
 from tests.support.foreign_apps import ask
 
@@ -216,6 +217,15 @@ def test_what_cannot_be_recorded_is_refused_at_once(app: Any, folder: str, recor
         recorded(app, folder, records)
     with pytest.raises(InputError, match=r"^Expected a tuple of message types, got types=train"):
         RecordMap(types="train")  # type: ignore[arg-type]
+
+
+def test_two_arrays_that_get_one_name_are_no_record_and_unknown_options_are_refused(tmp_path: Path) -> None:
+    content = RecordDict({"arrays": ArrayRecord({name: Array(np.zeros(2)) for name in ("w", "model.w")})})
+    assert set(RecordMap().arrays(content, "")) == {"w", "model.w"}
+    with pytest.raises(NoRecord, match=r"two of its arrays have one name without the prefix model\."):
+        RecordMap(prefix="model.").arrays(content, "")
+    with pytest.raises(InputError, match=r"Expected options of RecordingGrid among .*should_record.*, got wanted=None"):
+        recorded(legacy_server(), tmp_path, wanted=None)
 
 
 def test_trees_that_travel_as_bytes_are_named(tmp_path: Path) -> None:

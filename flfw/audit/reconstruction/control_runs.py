@@ -18,7 +18,7 @@ a message equally well, so that they count as one: it comes first with a probabi
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 from pathlib import Path
@@ -199,15 +199,24 @@ class ControlRunner:
         return not errors or median(errors) >= 1
 
     def constant(self, case: Case) -> int:
-        """Return `constant_messages` of the attacked ones; 0 where sums were attacked."""
+        """Return the number of messages, where those to clients with equal weights are the same for different data.
+
+        0: some differ, or sums were attacked. Of equal data one message counts, and none alone with its weights.
+        """
         job = case.job
         if job.probe_set.group:
             return 0
+        sent: dict[int, dict[str, bytes]] = {}
+        data: dict[int, set[bytes]] = defaultdict(set)
         names = {exchange.slot: truth_keys(job.probe_set, exchange) for exchange in job.exchanges}
-        seen = Recordings(job.recordings).observations([exchange.id for exchange in job.exchanges])
-        kept = [o for o in seen if o is not None and o.client in case.clients]
-        read = [(o, read_truth(self._truth, names[o.slot][0])) for o in kept]
-        return constant_messages((o, truth) for o, truth in read if truth is not None)
+        for o in Recordings(job.recordings).observations([exchange.id for exchange in job.exchanges]):
+            truth = None if o is None else read_truth(self._truth, names[o.slot][0])
+            if o is not None and truth is not None and o.client in case.clients:
+                message = {name: value.numpy().tobytes() for name, value in o.sent.items()}
+                if sent.setdefault(id(o.received), message) != message:
+                    return 0
+                data[id(o.received)].add(truth.samples.numpy().tobytes())
+        return sum(len(different) for different in data.values() if len(different) > 1)
 
     def candidates(self, case: Case) -> Identified | None:
         """Hold other data of the same client and classes against each message; None: it cannot, or need not be done.
@@ -331,23 +340,6 @@ class ControlRunner:
         jobs = [] if planner is None else planner.jobs(job.probe_set.at(control))
         matching = [one for one in jobs if one.attack == job.attack and one.adaptive == (control == WEAK_DEFENCE)]
         return matching[0] if matching else None
-
-
-def constant_messages(messages: Iterable[tuple[Observation, Truth]]) -> int:
-    """Return the number of messages, where those to clients with equal weights are the same for different data.
-
-    0: some differ. Of equal data one message counts, and none alone with its weights.
-    """
-    sent: dict[int, Mapping[str, object]] = {}
-    data: dict[int, set[bytes]] = defaultdict(set)
-    for observation, truth in messages:
-        message = {
-            name: (str(value.dtype), *value.shape, value.numpy().tobytes()) for name, value in observation.sent.items()
-        }
-        if sent.setdefault(id(observation.received), message) != message:
-            return 0
-        data[id(observation.received)].add(truth.samples.numpy().tobytes())
-    return sum(len(different) for different in data.values() if len(different) > 1)
 
 
 def of_the_sum(shown: Tensors, observation: Observation, weights: bool, job: AttackJob) -> float:

@@ -306,17 +306,13 @@ class ReconstructionEvidence:
 
     def _constant(self) -> Findings:
         """Conclude that nothing leaks from messages that are the same to the byte, whatever the data."""
-        if not self.constant:
-            return
-        same = f"Each of {self.constant} messages is the same to the byte as those of other data at the same weights"
-        missed = f"Up to {most_missed(self.constant):.0%} of such messages could differ and none be seen."
-        if self.constant < MESSAGES:
-            yield "few", f"{same}, but at least {MESSAGES} messages are needed. {missed}"
-        yield (
-            "constant",
-            f"{same}, so that no attack reads data off it. {missed} It says nothing of later rounds, nor of metrics "
-            "that clients report.",
-        )
+        if self.constant >= MESSAGES:
+            yield (
+                "constant",
+                f"Each of {self.constant} messages is the same to the byte as those of other data at the same weights, "
+                f"so that no attack reads data off it. Up to {most_missed(self.constant):.0%} of such messages could "
+                "differ and none be seen. It says nothing of later rounds, nor of metrics that clients report.",
+            )
 
     def _invalid(self) -> Findings:
         if self.controls.consistency.passed is False:

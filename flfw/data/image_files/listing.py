@@ -426,17 +426,21 @@ class Listing:
         Raises:
             InputError: all pictures of a class are damaged.
         """
-        read = self.read(ImageFormat(size=(32, 32), skip_damaged=True), 3)
+        try:
+            read = self.read(ImageFormat(size=(32, 32), skip_damaged=True), 3)
+        except InputError as error:
+            raise InputError(f"{error} {refusal(self.root, self.damaged())}") from error
         shown, widest = [read.train_x, read.test_x], max(len("class"), *map(len, self.classes))
         parts = [np.bincount(part, minlength=len(self.classes)).tolist() for part in (read.train_y, read.test_y)]
         rows = zip(self.classes, *parts, strict=True)
         lines = [f"{'class':<{widest}}  training  test", *(f"{n:<{widest}}  {a:>8,}  {b:>4,}" for n, a, b in rows)]
-        count, coloured = len(self.headers.sizes), self.headers.coloured
-        tones = "grey" if not coloured else "in colour" if coloured == count else f"{coloured:,} in colour, others grey"
+        count, coloured = len(read.train_y) + len(read.test_y), self.headers.coloured
+        tones = "grey" if not coloured else "in colour" if coloured >= count else f"{coloured:,} in colour, others grey"
         levels = f"levels {min(int(x.min()) for x in shown)} to {max(int(x.max()) for x in shown)} of 255"
         lines.append(f"{count:,} pictures of {self.headers.in_words()}, {tones}, {levels} after scaling to 32x32.")
         if self.ending:
-            lines.append(f"{len({*self.groups().tolist()}):,} patients, each in one part.")
+            owners = np.concatenate([part for part in (read.train_group, read.test_group) if part is not None])
+            lines.append(f"{len(np.unique(owners)):,} patients, each in one part.")
         lines += self.notes(read, ImageFormat(skip_damaged=True))
         damaged = self.damaged() if len(read.train_y) + len(read.test_y) < len(self.train) + len(self.test) else {}
         return [*lines, *(f"{path}: {why}" for path, why in damaged.items())]
