@@ -230,6 +230,29 @@ def test_a_folder_of_pictures_is_accounted_for_on_the_command_line(tmp_path, cap
     assert len(errors) == 2 and all(line.startswith("flfw data: Expected ") for line in errors)
 
 
+def test_pictures_whose_pixels_alone_are_damaged_and_their_patients_are_not_counted(tmp_path, monkeypatch):
+    for name in ("a/p0", "a/p1", "a/p2", "b/p3", "b/p4", "b/p5", "a/p6", "b/p7", "a/p8", "b/p9"):
+        for number in range(2):
+            save(tmp_path / name / f"{number}.png", noise(3, 8, 8 + number))
+
+    def decode(files, *form):
+        x, read, _ = decoded(files, *form)
+        lost = np.array(["p0" in str(file) for file in files])
+        return x[~lost[read]], read & ~lost, dict.fromkeys(np.flatnonzero(lost), "cut short")
+
+    decoded, found = surveys.decode, surveys.Listing.of(tmp_path, "@patient")
+    assert found.account()[3:5] == [
+        "20 pictures of 8x8 to 8x9 pixels, in colour, levels 1 to 246 of 255 after scaling to 32x32.",
+        "10 patients, each in one part.",
+    ]
+    monkeypatch.setattr(surveys, "decode", decode)
+    lines = found.account()
+    assert lines[3].startswith("18 pictures of ") and lines[4] == "9 patients, each in one part."
+    assert [line for line in lines if line.endswith("cut short")] == [
+        f"{tmp_path}/a/p0/{n}.png: cut short" for n in (0, 1)
+    ]
+
+
 def test_a_class_without_a_readable_image_is_refused(tmp_path):
     damaged_folder(tmp_path)
     for path in (tmp_path / "b").iterdir():

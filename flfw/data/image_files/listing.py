@@ -435,7 +435,13 @@ class Listing:
         rows = zip(self.classes, *parts, strict=True)
         lines = [f"{'class':<{widest}}  training  test", *(f"{n:<{widest}}  {a:>8,}  {b:>4,}" for n, a, b in rows)]
         count, coloured = len(read.train_y) + len(read.test_y), self.headers.coloured
-        tones = "grey" if not coloured else "in colour" if coloured >= count else f"{coloured:,} in colour, others grey"
+        tones = (
+            "grey"
+            if not coloured
+            else "in colour"
+            if coloured == len(self.headers.sizes)
+            else f"{coloured:,} in colour, others grey"
+        )
         levels = f"levels {min(int(x.min()) for x in shown)} to {max(int(x.max()) for x in shown)} of 255"
         lines.append(f"{count:,} pictures of {self.headers.in_words()}, {tones}, {levels} after scaling to 32x32.")
         if self.ending:
