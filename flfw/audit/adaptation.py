@@ -4,7 +4,7 @@ Against a defence: the adaptation written under its name, if there is one; else 
 Against a method that clips and adds noise: the adaptation written under the method's name, or none.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
@@ -123,13 +123,9 @@ class Protection:
         if not adaptive:
             return f"not granted: that the client uses {name}"
         stages = self.plan.defences.stages
-        known = ", then ".join(
-            f"{stage.name} ({', '.join(f'{field}={value}' for field, value in vars(stage.settings).items())})"
-            for stage in stages
-        )
         it = "it" if len(stages) == 1 else "each"
         how = f"with what is written for {it}" if self.how == "written" else "with its own code in the objective"
-        return f"that the client uses {known}, to which it adapts {how}"
+        return f"that the client uses {in_words(stages)}, to which it adapts {how}"
 
     def _of_method(self, adaptive: bool) -> Iterator[str]:
         operator = self.operator
@@ -172,6 +168,14 @@ def protection_of(plan: ClientPlan, adaptation: str, probe_set: ProbeSet, vantag
     both = both and bool(_after(operator, _acting(plan.defences, vantage)))
     before, beside = (name, "") if both else ("", name)
     return Protection(*at, how=how, by=plan.defences.name, before=before, beside=beside, operator=operator)
+
+
+def in_words(stages: Sequence[DefenceStage]) -> str:
+    """Name defences with all their settings, in the order in which they act."""
+    return ", then ".join(
+        f"{stage.name} ({', '.join(f'{field}={value}' for field, value in vars(stage.settings).items())})"
+        for stage in stages
+    )
 
 
 def _after(method: MethodOperator | None, acting: Acting, factor: float = 1.0) -> list[Operator] | None:
@@ -267,12 +271,24 @@ def defence_operator(
     how, defence = adapted(plan, adaptation, probe_set, vantage), plan.defences.build()
     assert defence is not None, "an attack on a defended client was asked for"
     if how == "written":
-        operators = _written_for(_acting(plan.defences, vantage), factor)
-        assert operators is not None, "they were there before"
-        return operators[0] if len(operators) == 1 else Composed(operators)
+        return written_operator(plan.defences, vantage, factor)
     if how == "automatic":
         return DifferentiableDefence(defence, factor=factor, finished=vantage != "client_example")
     return None
+
+
+def written_operator(defences: DefencePlan, vantage: str, factor: float = 1.0) -> Operator | None:
+    """Return what is written for the acting defences, as one operator; None: one lacks it, or they do not compose.
+
+    Args:
+        defences: of the clients.
+        vantage: the attacker's position.
+        factor: as for `defence_operator`.
+    """
+    operators = _written_for(_acting(defences, vantage), factor)
+    if operators is None:
+        return None
+    return operators[0] if len(operators) == 1 else Composed(operators)
 
 
 @lru_cache(maxsize=16)  # many targets are attacked behind one defence

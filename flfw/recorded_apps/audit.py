@@ -21,11 +21,12 @@ from torch.nn.functional import cross_entropy
 import flfw
 from flfw import nets, plugins
 from flfw.adversary.attack import Attack, tuned_on
-from flfw.audit.jobs import ANALYTIC, EASY, AttackJob, Exchange, JobResult, ProbeSet
+from flfw.audit.controls import UNDEFENDED, WEAK_DEFENCE
+from flfw.audit.jobs import ANALYTIC, EASY, UPLOAD, AttackJob, Exchange, JobResult, ProbeSet
 from flfw.audit.measures.noticed import TAMPERED, noticed
 from flfw.audit.measures.public import PublicData
 from flfw.audit.reconstruction import control_runs
-from flfw.audit.reconstruction.control_runs import easy
+from flfw.audit.reconstruction.control_runs import beside_target, by_slot, easy, searched, shown_by_weak
 from flfw.audit.reconstruction.entries import description, entry
 from flfw.audit.reconstruction.reconstruction_evidence import ControlResult, ControlResults, ReconstructionEvidence
 from flfw.audit.reconstruction.scorer import Scorer, ScoreRow, columns
@@ -41,9 +42,11 @@ from flfw.inversion.compute import watched
 from flfw.nets.inputs import InputSpec
 from flfw.nets.malicious_model import ModelModification
 from flfw.nets.net import running_statistics, statistics_in_words
-from flfw.recorded_apps.case import Chosen, Describe, ForeignCase, choose, lone_examples, nobodys
+from flfw.recorded_apps.case import Chosen, Describe, ForeignCase, Victim, choose, lone_examples, nobodys
 from flfw.recorded_apps.consistency import Consistency, UpdateCheck
+from flfw.recorded_apps.controls import EXCHANGED, exchanged, sent_again
 from flfw.recorded_apps.cost import SearchLimits
+from flfw.recorded_apps.defence import DescribedDefence
 from flfw.recorded_apps.description import Mode, TrainingDescription
 from flfw.recorded_apps.grants import Grants, Pair, attempt, threat_model_of
 from flfw.recorded_apps.knowledge import InputSpace, described, granted, input_space, victim
@@ -53,12 +56,18 @@ from flfw.recording.reader import Recordings
 from flfw.rng import initialising
 from flfw.runs import provenance
 from flfw.runs.provenance import now, outside_code
+from flfw.task.defence import Defence
 
 _NOTES = (
     "These are recorded updates of an app outside this project. The caller of the audit gave what the clients trained "
     "on. This audit did not measure accuracy.",
     "The analytic and the easy control ran on this machine with single examples of the clients' data: they did "
     "not pass through the app's clients and wire. The easy case computes in evaluation mode.",
+)
+
+_STATED = (
+    "That the clients' defence is the described one was tested on the recorded messages alone. Not tested: that its "
+    "random numbers are secret and drawn anew for each message, and what clients send beside these tensors."
 )
 
 
@@ -134,7 +143,7 @@ def audit(
     batch: int | None = None,
     steps: int | Callable[[Observation], int] = 1,
     mode: Mode = "train",
-    defence: str = "none",
+    defence: str | Defence = "none",
     seed: int = 0,
     victims: int = 8,
     pictures: bool = False,
@@ -164,7 +173,9 @@ def audit(
         batch: number of examples that every client trained on, to be checked against the truth.
         steps: number of local steps of an update, all on the client's whole data.
         mode: mode of the network in local training, ``train`` or ``eval``; see `knowledge`.
-        defence: operation of the clients on an update before it is sent, such as noise; attacks then count as static.
+        defence: operation of the clients on an update before it is sent. A name alone: attacks count as static. A
+            defence such as ``DPGaussian(DPGaussianSettings(std=0.1, clip=1.0))``, which does the same to the change of
+            the weights, or to the gradient that is sent: attacks are told of it, and their failure may count.
         seed: seed of the attacks, floors and intervals.
         victims: number of audited clients of a round, those with the lowest numbers.
         pictures: whether the report shows the examples.
@@ -179,12 +190,13 @@ def audit(
     path = Path(recordings).absolute()
     folder, limits, began = _new(out or path.with_name(f"{path.name}-audit")), limits or SearchLimits(), now()
     attacks, describe = _built(attacks), _describe(training, steps, lr, mode)
-    case = ForeignCase(net, input_space(inputs), public, describe, seed, defence, tampered_by)
+    described = DescribedDefence.of(defence)
+    case = ForeignCase(net, input_space(inputs), public, describe, seed, described, tampered_by)
     case.check_attacks(attacks)
     kept = Recordings(path)
     work = _Audit(case, kept, choose(case, kept, rounds, truth, batch, victims, limits.sample), folder, attacks, limits)
     config = {"method": name or path.name, "dataset": dataset, "attack": list(attacks), "seed": seed}
-    config |= {"defence": defence, "victims": victims, "lr": work.described.lr, "mode": work.described.mode}
+    config |= {"defence": described.name, "victims": victims, "lr": work.described.lr, "mode": work.described.mode}
     config |= {"show_samples": "yes" if pictures else "no", "malicious_server": tampered_by}
     work.write(config, began)
     return folder
@@ -270,7 +282,7 @@ class _Audit:
         public = nobodys(case.public, chosen.truths.values())
         self._grants = Grants(case, kept, limits, public)
         self._consistency = Consistency(case, self._grants.net, chosen.truths, limits.seconds)
-        self._scorer = Scorer(public, out / "truth", out, case.seed, None)
+        self._public, self._scorer = public, Scorer(public, out / "truth", out, case.seed, None)
         self.described = self._grants.check(chosen, attacks)
         out.mkdir(parents=True, mode=0o700)
 
@@ -303,7 +315,13 @@ class _Audit:
                 "sessions": [{**session, "started_at": began, "ended_at": now()}],
             },
             "environment": environment("the app's own"),
-            "notes": [*changed, *_NOTES, *breakdowns(entries), *kept.remarks(kept.refused)],
+            "notes": [
+                *changed,
+                *_NOTES,
+                *[_STATED] * self._case.defence.known,
+                *breakdowns(entries),
+                *kept.remarks(kept.refused),
+            ],
             "rounds": _traffic(kept),
             "final": {},
             "privacy": [],
@@ -322,10 +340,16 @@ class _Audit:
         base = analytic([single for _, single in lone], self._case.inputs, self._case.classes, self._case.seed)
         entries: dict[str, list[dict[str, Any]]] = {name: [] for name in self._attacks}
         easy, rows = {}, []
-        with Steps("attack", len(groups) + len(self._attacks) * (1 + len(groups))) as steps, watched(steps.part):
-            checks = {}
-            for number, group in groups.items():
-                checks[number] = self._consistency.checked(group, self._grants.recorded(group))
+        told = {
+            name: (False, True) if self._can_be_told(attack) else (False,) for name, attack in self._attacks.items()
+        }
+        count = len(groups) + sum(1 + len(groups) * len(forms) for forms in told.values())
+        with Steps("attack", count) as steps, watched(steps.part):
+            checks = {n: self._consistency.checked(group, self._grants.recorded(group)) for n, group in groups.items()}
+            if departure := self._consistency.departure():
+                another = ControlResult(None, False, reason=f"The noise is not the described one: {departure}.")
+                checks = {number: (another, each) for number, (_, each) in checks.items()}
+            for number in groups:
                 passed = checks[number][0].passed
                 word = "not possible" if passed is None else "explained" if passed else "not explained"
                 steps.done(f"round {number} computed anew from the truth: {word}")
@@ -337,10 +361,12 @@ class _Audit:
                 for name, attack in self._attacks.items():
                     consistent, each = checks[number]
                     controls = ControlResults(base, easy[name], consistent)
-                    summary, scored = self._round(name, attack, number, controls, each)
-                    entries[name].append(summary)
-                    rows += scored
-                    steps.done(f"{name} at round {number}: {in_words(summary)}")
+                    static: list[ScoreRow] = []
+                    for informed in told[name]:
+                        summary, static = self._round(name, attack, number, controls, each, informed, static)
+                        entries[name].append(summary)
+                        rows += static
+                        steps.done(f"{name} at round {number}: {in_words(summary)}")
         return [summary for summaries in entries.values() for summary in summaries], rows
 
     def _easy(
@@ -358,37 +384,80 @@ class _Audit:
         rows = self._rows(job, pairs, result, threat_model_of(pairs, False))
         return easy(rows, len(exchanges), result), rows
 
+    def _can_be_told(self, attack: Attack) -> bool:
+        return self._case.defence.known and "defence" in attack.models and not attack.of_sums
+
     def _round(
-        self, name: str, attack: Attack, number: int, controls: ControlResults, checks: Sequence[UpdateCheck]
+        self,
+        name: str,
+        attack: Attack,
+        number: int,
+        controls: ControlResults,
+        checks: Sequence[UpdateCheck],
+        informed: bool,
+        static_rows: Sequence[ScoreRow],
     ) -> tuple[dict[str, Any], list[ScoreRow]]:
-        group = self._chosen.groups[number]
-        granting = self._grants.granted(group, attack)  # again, because an attack may have changed the tensors in place
+        """Return the entry and the rows of an attack on a round, told of the clients' known defence or not."""
+        group, defence, seed = self._chosen.groups[number], self._case.defence, self._case.seed
+        known = defence if informed else None
+        granting = self._grants.granted(group, attack, known)  # again: an attack may have changed tensors in place
         for v in group:
             v.truth.write(self._out / "truth", key(number, "update", v.slot))
         sizes = [len(v.truth.labels) for v in group]
         steps = max((pair[1].steps for pair in granting.pairs if pair), default=1)
         probe_set = ProbeSet("target", number, "", max(sizes), steps, "update")
-        job = self._job(name, probe_set, [v.exchange for v in group])
-        threat_model = threat_model_of(granting.pairs, granting.hidden, self._case.defence)
-        result = attempt(job, attack, granting.pairs, self._case.seed, granting.not_applicable)
+        job = self._job(name, probe_set, [v.exchange for v in group], informed)
+        threat_model = threat_model_of(granting.pairs, granting.hidden, defence.name, informed)
+        result = attempt(job, attack, granting.pairs, seed, granting.not_applicable)
         started = time.monotonic()
         rows = self._rows(job, granting.pairs, result, threat_model)
         if unmoved := _unmoved([o for o in self._grants.recorded(group) if o is not None]):
             controls = replace(controls, consistency=ControlResult(None, False, reason=unmoved))
-        about = description(job, attack, threat_model, self._case.defence, self._case.seed, mode=self.described.mode)
+        opened = [(*pair, v.truth) for pair, v in zip(granting.pairs, group, strict=True) if pair]
+        open_case = informed and threat_model.adaptive and not any(row["recovered"] for row in rows)
+        if open_case and controls.consistency.passed and controls.easy.passed:
+            controls = self._beside_target(job, attack, group, controls)
+        slots = {row["probe_slot"] for row in rows}
+        about = description(job, attack, threat_model, defence.name, seed, mode=self.described.mode)
         target = ReconstructionEvidence(
             controls,
             private=threat_model.private,
             defended=threat_model.protected_by is not None,
-            num_tests=len(self._attacks) * len(self._chosen.groups),
+            num_tests=len(self._attacks) * len(self._chosen.groups) * (1 + defence.known),  # two where it is known
             tampered_by=self._case.tampered_by,
             bounded=attack.bounded,
             unread=self._unread(granting.pairs),
+            searched=searched(attack, name, opened, by_slot(job, result), seed) if open_case else None,
+            identified=self._scorer.identified(job, slots) if defence.known else None,
+            candidate_test=exchanged(attack, name, opened, self._public, seed) if open_case else None,
+            candidates=EXCHANGED,
         )
         # Here the controls become the verdict: the control ``consistency`` is the one of `Consistency.checked`.
-        summary = entry(about, result, rows, sum(sizes), self._case.seed, target)
+        summary = entry(about, result, rows, sum(sizes), seed, target, static_rows)
         summary |= {"consistency": [check.as_dict() for check in checks]}
         return summary | {"scoring_seconds": round(time.monotonic() - started, 3)}, rows
+
+    def _beside_target(
+        self, job: AttackJob, attack: Attack, group: Sequence[Victim], controls: ControlResults
+    ) -> ControlResults:
+        """Run the attack on the same updates computed anew, behind the defence in its weakest form or, else, bare."""
+        results = {}
+        for control, defence in ((WEAK_DEFENCE, self._case.defence.weakest()), (UNDEFENDED, DescribedDefence())):
+            if defence is None:
+                reason = f"{self._case.defence.name} has no settings for this control: write `weakest_settings`"
+                results[control] = ControlResult(None, None, failure_reason=reason)
+                continue
+            recorded = self._grants.recorded(group)
+            pairs = zip(group, recorded, strict=True)
+            seen = [o and sent_again(self._case, self._grants.net, v, o, defence) for v, o in pairs]
+            granting = self._grants.granted(group, attack, defence if defence.known else None, seen)
+            below = replace(job, probe_set=job.probe_set.at(control))
+            result = attempt(below, attack, granting.pairs, self._case.seed, granting.not_applicable)
+            rows = self._rows(below, granting.pairs, result, threat_model_of(granting.pairs, granting.hidden))
+            results[control] = beside_target(rows, result)
+            if results[control].passed and control == WEAK_DEFENCE:
+                return replace(controls, weak_defence=results[control], undefended=shown_by_weak(results[control]))
+        return replace(controls, **results)
 
     def _unread(self, pairs: Sequence[Pair | None]) -> str:
         """Name the running statistics that clients sent and no attack reads; empty: none."""
@@ -404,21 +473,23 @@ class _Audit:
         ]
         return statistics_in_words(list(dict.fromkeys(moved)))
 
-    def _job(self, attack: str, probe_set: ProbeSet, exchanges: Sequence[Exchange]) -> AttackJob:
+    def _job(
+        self, attack: str, probe_set: ProbeSet, exchanges: Sequence[Exchange], informed: bool = False
+    ) -> AttackJob:
         inputs = self._case.inputs
         mean, std = (tuple(value.flatten().tolist()) for value in (inputs.mean, inputs.std))
         setting = (self._kept.folder.absolute(), {}, inputs.shape, self._case.classes, mean, std)
-        return AttackJob(attack, probe_set, tuple(exchanges), *setting)
+        return AttackJob(attack, probe_set, tuple(exchanges), *setting, adaptive=informed)
 
     def _rows(
         self, job: AttackJob, pairs: Sequence[Pair | None], result: JobResult, threat_model: ThreatModel
     ) -> list[ScoreRow]:
         probe_set, rows = job.probe_set, []
-        defence = "none" if probe_set.fresh else self._case.defence
+        defence = "none" if probe_set.fresh else self._case.defence.name
         for exchange, pair, reconstruction in zip(job.exchanges, pairs, result.reconstructions, strict=True):
             where = columns(job, exchange, threat_model, defence, self._case.seed)
             where |= {"batch": pair[1].batch, "steps": pair[1].steps} if pair else {"batch": None, "steps": None}
-            name = key(probe_set.round, probe_set.point, exchange.slot)
+            name = key(probe_set.round, UPLOAD if probe_set.source == UPLOAD else probe_set.point, exchange.slot)
             ceiling = self._attacks[job.attack].ceiling
             rows += self._scorer.rows(job, exchange, where, (name,), reconstruction, ceiling=ceiling)
         return self._scorer.controlled(job, rows)

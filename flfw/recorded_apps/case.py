@@ -1,7 +1,7 @@
 """Choice of the recorded updates of a foreign app that are attacked, and their common setting."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias, final
 
@@ -15,6 +15,7 @@ from flfw.audit.measures.public import PublicData
 from flfw.errors import InputError, require
 from flfw.nets.inputs import InputSpec
 from flfw.nets.malicious_model import ModelModification, imposed_names
+from flfw.recorded_apps.defence import DescribedDefence
 from flfw.recorded_apps.description import TrainingDescription
 from flfw.recorded_apps.knowledge import classes, is_random, with_scores
 from flfw.recording.format import Line
@@ -40,7 +41,7 @@ class ForeignCase:
     public: PublicData
     training: Describe
     seed: int
-    defence: str
+    defence: DescribedDefence = field(default_factory=DescribedDefence)
     tampered_by: str = ""
 
     def __post_init__(self) -> None:

@@ -293,6 +293,8 @@ class Consistency:
 
     def __init__(self, case: ForeignCase, net: nn.Module, truths: Mapping[int, Truth], seconds: float) -> None:
         self._case, self._net, self._truths, self._seconds = case, net, truths, seconds
+        self._rests: list[Tensors] = []  # of updates with noise: in its deviations, what their data do not explain
+        self._step = 0.0
 
     def checked(
         self, victims: Sequence[Victim], seen: Sequence[Observation | None]
@@ -313,7 +315,7 @@ class Consistency:
     def _check(self, v: Victim, observation: Observation, explain: bool) -> UpdateCheck:
         training, client = self._case.described(observation, v.behind), v.line["client"]
         observed = named(self._net, observation)
-        if reason := self._unanswerable(observed, training):
+        if reason := self._unanswerable(observed, training, len(v.behind.labels)):
             return UpdateCheck(client, "not possible", None, reason)
         try:
             numbers = self._compared(observation, observed, v.behind, training)
@@ -322,16 +324,24 @@ class Consistency:
         except Exception as error:  # the network, the loss and the augmentation are the caller's code
             reason = f"it cannot be recomputed ({type(error).__name__}: {(str(error).splitlines() or [''])[0]})"
             return UpdateCheck(client, "not possible", None, reason)
+        if numbers is None:
+            return UpdateCheck(
+                client, "passed", None, f"What is left of it is the noise of {self._case.defence.words}."
+            )
         if numbers.outcome != "failed":
             return UpdateCheck(client, numbers.outcome, numbers, numbers.impossible or numbers.sentence)
+        if self._case.defence.known:
+            return UpdateCheck(client, "failed", numbers, numbers.sentence, "The training or the defence is another.")
         others = {other: held for other, held in self._truths.items() if other != client}
         cause = self._cause(observed, training, v.behind, others, numbers) if explain else ""
         return UpdateCheck(client, "failed", numbers, numbers.sentence, cause)
 
     def _compared(
         self, observation: Observation, observed: Observation, truth: Truth, training: TrainingDescription
-    ) -> Agreement:
+    ) -> Agreement | None:
         """Compare an update with repetitions: with one or, if the training is random, with as many as are needed.
+
+        None: a known defence adds noise, and what it leaves of the update is kept for `departure`.
 
         Raises:
             _TooLong: the repetitions would take too much time.
@@ -341,23 +351,56 @@ class Consistency:
         # One in fifty updates is farther off than ten repetitions; hardly one is farther off than forty.
         numbers_of_draws = [min(draws, maximum) for draws in DRAWS] if self._draws(training, truth) else [1]
         started = time.monotonic()
-        again = [Retraining(*setting).finished()]
+        recorded = self._moved(observed, training)
+        again = [self._defended(Retraining(*setting).finished(), recorded)]
         needed = (time.monotonic() - started) * numbers_of_draws[0]
         if len(numbers_of_draws) > 1 and needed > self._seconds:
             raise _TooLong(f"{numbers_of_draws[0]} repetitions of the training would take about {needed:.0f} s")
-        recorded = self._moved(observed, training)
+        operator = self._case.defence.operator()
+        if operator is not None and operator.noise:
+            shown, unit = operator.undo(recorded), operator.noise
+            self._rests.append({name: (value - again[0][name]) / unit for name, value in shown.items()})
+            if training.sends == "weights":
+                largest = max(float(value.abs().max()) for name, value in observed.sent.items() if name in shown)
+                self._step = max(self._step, torch.finfo(torch.float32).eps * largest / unit)
+            return None
 
         def repeated(draws: int) -> Agreement:
-            again.extend([Retraining(*setting, draw).finished() for draw in range(len(again), draws)])
+            more = (Retraining(*setting, draw).finished() for draw in range(len(again), draws))
+            again.extend([self._defended(change, recorded) for change in more])
             return agreement(recorded, again, self._rounding(observation, observed, truth, training, again))
 
         result = repeated(numbers_of_draws[0])
         more = numbers_of_draws[-1] > numbers_of_draws[0] and needed * DRAWS[-1] / DRAWS[0] <= self._seconds
         return repeated(numbers_of_draws[-1]) if result.outcome == "failed" and more else result
 
-    def _unanswerable(self, observed: Observation, training: TrainingDescription) -> str:
-        if self._case.defence != "none":
-            return f"the clients use {self._case.defence}, which changes the updates in a way that is not described"
+    def _defended(self, change: Tensors, recorded: Tensors) -> Tensors:
+        """Return a change as a known defence leaves it, but for its noise."""
+        operator = self._case.defence.operator()
+        if operator is None:
+            return change
+        return operator.apply(change, operator.undo(recorded), operator.read(recorded))
+
+    def departure(self) -> str:
+        """Say what tells the noise in the checked updates from the described one; empty: no test does, or none is."""
+        from flfw.audit.measures.noise import departure_of_residuals  # with scipy
+
+        names = [name for name in self._rests[0] if all(name in rest for rest in self._rests)] if self._rests else []
+        return (
+            departure_of_residuals(
+                {name: torch.stack([rest[name] for rest in self._rests]) for name in names}, self._step
+            )
+            if names
+            else ""
+        )
+
+    def _unanswerable(self, observed: Observation, training: TrainingDescription, count: int) -> str:
+        defence = self._case.defence
+        if defence.acts and not defence.known:
+            return f"the clients use {defence.name}, which changes the updates in a way that is not described"
+        random = training.is_random(count) or (training.mode == "train" and self._case.draws)
+        if defence.known and random:
+            return f"the training is random, and cannot be told from {defence.name}"
         if not training.known:
             return "the optimiser and its learning rate are not described"
         missing = [name for name, _ in self._net.named_parameters() if name not in observed.received]

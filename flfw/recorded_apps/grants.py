@@ -21,6 +21,7 @@ from flfw.inversion.client_models.local_steps import SteppedVictim
 from flfw.inversion.client_models.victim import PlainVictim
 from flfw.recorded_apps.case import Chosen, ForeignCase, Victim
 from flfw.recorded_apps.cost import CostEstimate, SearchLimits, bearable, refuse
+from flfw.recorded_apps.defence import DescribedDefence
 from flfw.recorded_apps.description import TrainingDescription
 from flfw.recorded_apps.knowledge import granted, named, needs_steps, stepped, victim, with_public
 from flfw.recording.observation import Knowledge, Observation, Reconstruction
@@ -30,14 +31,23 @@ from flfw.rng import torch_generator
 Pair = tuple[Observation, Knowledge]
 
 
-def threat_model_of(pairs: Sequence[Pair | None], hidden: bool, defence: str = "none") -> ThreatModel:
-    """Return the grants about some updates; ``hidden``: an operation between data and update is not known or used."""
+def threat_model_of(
+    pairs: Sequence[Pair | None], hidden: bool, defence: str = "none", informed: bool = False
+) -> ThreatModel:
+    """Return the grants about some updates.
+
+    Args:
+        pairs: observation and knowledge of each update; None for a refused one.
+        hidden: whether an operation between data and update is not known or used.
+        defence: of the clients.
+        informed: whether the attacker knows it.
+    """
     given = [knowledge for _, knowledge in filter(None, pairs)]
     sentences = tuple(dict.fromkeys(sentence for knowledge in given for sentence in knowledge.granted))
     private = any(knowledge.model.unknown for knowledge in given)
     adaptive = bool(given) and not hidden and not private
     protected_by = None if defence == "none" else defence
-    return ThreatModel(sentences, adaptive, protected_by=protected_by, private=private)
+    return ThreatModel(sentences, adaptive, "written" if informed else None, protected_by, private)
 
 
 def attempt(
@@ -122,12 +132,26 @@ class Grants:
             refuse(cost, name, attack, len(most.truth.labels), self._limits)
         return training
 
-    def granted(self, group: Sequence[Victim], attack: Attack) -> RoundGrants:
-        """Return the grants of an attack about the updates of a round."""
+    def granted(
+        self,
+        group: Sequence[Victim],
+        attack: Attack,
+        defence: DescribedDefence | None = None,
+        seen: Sequence[Observation | None] | None = None,
+    ) -> RoundGrants:
+        """Return the grants of an attack about the updates of a round.
+
+        Args:
+            group: the updates.
+            attack: the attack.
+            defence: the defence of whose operation it is told; None: of none.
+            seen: the messages, as in a control; None: those that were recorded.
+        """
         models: dict[tuple[int, tuple[str, ...], str], PlainVictim] = {}
         through: dict[tuple[int, int, TrainingDescription], SteppedVictim] = {}
         pairs: list[Pair | None] = []
-        hidden, recorded = self._case.defence != "none", self.recorded(group)
+        recorded = self.recorded(group) if seen is None else seen
+        hidden = seen is None and self._case.defence.acts and defence is None
         observed, not_applicable = self._summed(group) if attack.of_sums else (recorded, "")
         for v, o, read in zip(group, recorded, observed, strict=True):
             if o is None or read is None:
@@ -145,7 +169,21 @@ class Grants:
                 through[same] = stepped(models[index], training, count)
             random = training.mode == "train" and self._case.draws
             knowledge = granted(models[index], training, count, v.truth.labels.clone(), random, through.get(same), why)
-            pairs.append((observation, self.beside(replace(knowledge, batch=len(v.truth.labels)), attack, _beside(v))))
+            knowledge, beside = replace(knowledge, batch=len(v.truth.labels)), _beside(v)
+            if defence is not None:
+                steps = len(training.batches(count))
+                operator = defence.operator(1.0 if training.sends == "gradient" else -(training.lr or 1.0) * steps)
+                knowledge = replace(knowledge, operator=operator)
+                beside = (
+                    *beside,
+                    f"that the clients use {defence.words}, to which it adapts with what is written for it",
+                )
+                left = operator.unmodelled_part(count, steps) if operator else ""
+                undone = needs_steps(training, count) or not (training.weight_decay or training.nesterov)
+                if left or not undone:
+                    hidden = True
+                    beside = (*beside, f"not made use of: {left or 'the weight decay before it'}")
+            pairs.append((observation, self.beside(knowledge, attack, beside, informed=defence is not None)))
             explained = training.known and not training.is_random(count) and not v.sampled
             hidden = hidden or random or not explained or (needs_steps(training, count) and not unrolled)
             if training.loss is not cross_entropy and attack.labels not in ("given", "not used"):
@@ -167,18 +205,21 @@ class Grants:
         by_id = dict(zip(intact, sums, strict=True))
         return [by_id.get(v.line["id"]) for v in group], ""
 
-    def beside(self, knowledge: Knowledge, attack: Attack, more: tuple[str, ...] = ()) -> Knowledge:
+    def beside(
+        self, knowledge: Knowledge, attack: Attack, more: tuple[str, ...] = (), informed: bool = False
+    ) -> Knowledge:
         """Return the knowledge with all that does not come from one update.
 
         Args:
             knowledge: the knowledge about an update, or about a probe of a control.
             attack: the attack.
             more: further sentences.
+            informed: whether ``more`` names the clients' defence.
         """
         by, defence = self._case.tampered_by, self._case.defence
         network, *others = knowledge.granted
         changed = (f"a malicious server's change of it ({by}), with numbers of its choice",) if by else ()
-        withheld = (f"not granted: that the clients use {defence}",) if defence != "none" else ()
+        withheld = (f"not granted: that the clients use {defence.name}",) if defence.acts and not informed else ()
         sums = (SEEN,) if attack.of_sums else ()
         knowledge = replace(knowledge, granted=(network, *changed, *others, *sums, *withheld, *more))
         return with_public(knowledge, self._public) if "public" in attack.uses else knowledge

@@ -9,6 +9,7 @@ good generator makes of a key: whoever has the key takes such noise off. Nor is 
 off at 3.5 deviations, where the entry's own value can be read.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, final
@@ -91,6 +92,56 @@ def drawn(act: Act, like: Tensors) -> NoiseDraws | str:
     change = {name: (second[name] - first[name]).flatten()[chosen[name]] for name in like}
     shapes = {name: tuple(value.shape) for name, value in like.items() if len(chosen[name]) == value.numel()}
     return NoiseDraws(_outputs(act, first, count, numbers), _outputs(act, second, count, numbers), change, shapes)
+
+
+def departure_of_residuals(noise: Tensors, resolution: float = 0.0) -> str:
+    """Return in words what tells the rest of messages from normal noise of the described size; empty: no test does.
+
+    Each rest is a message less what its data give, so that nothing is drawn again and one message counts as one draw.
+
+    Args:
+        noise: (messages, ...) rests by tensor, in deviations of the described noise.
+        resolution: in deviations, the step of the numbers in which messages are sent: a lattice that reveals nothing.
+    """
+    return next(_in_residuals({name: value.double() for name, value in noise.items()}, resolution), "")
+
+
+def _in_residuals(noise: Tensors, resolution: float) -> Iterator[str]:
+    for name, value in noise.items():
+        flat, square = value.flatten(1), float(value.square().sum())
+        p = 2 * min(stats.chi2.cdf(square, value.numel()), stats.chi2.sf(square, value.numel()))
+        if p < LEVEL:
+            yield f"in {name} its deviation is {(square / value.numel()) ** 0.5:.4g} times the described one"
+        if any(repeats(each, resolution, folds) for each, folds in ((flat, 1), (flat.abs(), 2))):
+            yield f"in {name} its values gather on a lattice, or repeat"
+        if (p := p_of_normal(flat)) < LEVEL:
+            yield f"in {name} its law is not the normal one (p = {p:.1g})"
+        if len(flat) > 1 and unlike_sizes(flat):
+            yield f"in {name} some entries get less of it than others"
+        if len(flat) > 1 and unlike_sums(flat, tuple(value.shape[1:])):
+            yield f"in {name} its sums over some entries are unlike it"
+    whole = torch.cat([value.flatten(1) for value in noise.values()], 1)
+    unit, pairs = whole / whole.norm(dim=1, keepdim=True), len(whole) * (len(whole) - 1) // 2
+    likeness = float((unit @ unit.T).triu(1).square().sum()) * whole.shape[1]
+    if pairs and stats.chi2.sf(likeness, pairs) < LEVEL:
+        yield "messages have some of it in common, or it has fewer free numbers than entries"
+
+
+def repeats(values: Tensor, resolution: float, folds: int = 1) -> bool:
+    """Return whether more values lie close together than normal ones do, as on a lattice.
+
+    Args:
+        values: in deviations.
+        resolution: closeness, in deviations, that shows nothing.
+        folds: 2 for absolute values, which lie twice as close.
+    """
+    ordered = values.flatten()[:_ENTRIES].sort().values
+    for close in (bound for bound in _CLOSE[2:] if bound >= 4 * resolution):  # below, float32 itself is a lattice
+        above = torch.searchsorted(ordered, ordered + close, right=True) - torch.arange(1, len(ordered) + 1)
+        expected = folds * close / math.pi**0.5 * len(ordered) * (len(ordered) - 1) / 2
+        if stats.poisson.sf(int(above.sum()) - 1, _MORE * expected) < LEVEL:
+            return True
+    return False
 
 
 def _chosen(like: Tensors, numbers: int) -> dict[str, Tensor]:

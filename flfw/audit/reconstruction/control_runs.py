@@ -18,7 +18,7 @@ a message equally well, so that they count as one: it comes first with a probabi
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 from pathlib import Path
@@ -148,12 +148,7 @@ class ControlRunner:
         if beside is None or not beside.exchanges:
             return ControlResult(None, None, failure_reason="its probes were not recorded")
         result, rows = self._attempt(planner, beside)
-        values = [row["db"] for row in rows if row["db"] is not None]
-        share = sum(row["recovered"] for row in rows) / max(1, len(rows))
-        mean = sum(values) / len(values) if values else None
-        reason = f"{share:.0%} of the examples reconstructed" + (f", {mean:.1f} dB on average" if values else "")
-        passed = share >= EASY_SHARE
-        return ControlResult(mean, passed, round(result.seconds, 3), None if values else result.stopped, reason)
+        return beside_target(rows, result)
 
     def consistency(self, case: Case) -> ControlResult:
         """Return whether the attacker's model of the client, at the true examples, gives the message.
@@ -232,13 +227,13 @@ class ControlRunner:
         opened = [one for one in self._open(job) if one[0].client in case.clients]
         maximum = min(_CANDIDATES, max(_LEAST, attack.cost.iterations * attack.cost.restarts // _SHARE))
         drawn = self._drawn(opened, maximum)
-        results = _by_slot(case)
+        results = by_slot(job, case.result)
 
         def explain(message: int) -> list[float] | None:
             truth = opened[message][2]
             others = (self._task.examples("train", indices)[0] for indices in drawn[message])
             guesses = [truth, *(replace(truth, samples=samples) for samples in others)]
-            values = self._fits(job, attack, opened[message], guesses)
+            values = fits(attack, job.attack, opened[message], guesses, self._client_plan.seed)
             if values is None:
                 observation, knowledge, _ = opened[message]
                 return _distances(knowledge.operator, results.get(observation.slot), guesses)
@@ -273,38 +268,8 @@ class ControlRunner:
         """
         if case.recovered or not case.threat_model.adaptive:
             return None
-        job, results = case.job, _by_slot(case)
-        values: list[tuple[float, float, float]] = []
-        for opened in self._open(job):
-            o, _, truth = opened
-            if o.client not in case.clients or o.slot not in results:
-                continue
-            rng = torch_generator(self._client_plan.seed, f"random guess {job.attack}", o.round, o.slot)
-            noise = torch.rand(truth.samples.shape, generator=rng)
-            fits = self._fits(job, case.attack, opened, [truth, results[o.slot], Reconstruction(noise)])
-            if fits is None:
-                return None
-            truth_at, found_at, noise_at = (fit.objective for fit in fits)
-            if isfinite(truth_at) and isfinite(noise_at):  # else, as for the cosine with a message of zeros, no search
-                values.append((truth_at, found_at if isfinite(found_at) else inf, noise_at))  # inf: the search failed
-        short = sum(at > truth + _SHORT * max(noise - truth, 0.0) for truth, at, noise in values)
-        reached = [at for _, at, _ in values if isfinite(at)]
-        if not reached:
-            return None
-        at_truth, at_noise = (median(value[index] for value in values) for index in (0, 2))
-        return Searched(at_truth, median(reached), at_noise, unconverged=short, total=len(values))
-
-    def _fits(
-        self, job: AttackJob, attack: Attack, opened: Opened, guesses: Sequence[Truth | Reconstruction]
-    ) -> list[Fit] | None:
-        """Compute the attack's objective at some guesses; None: it has none, or cannot compute it."""
-        observation, knowledge, _ = opened
-        rng = torch_generator(self._client_plan.seed, f"objective {job.attack}", observation.round, observation.slot)
-        placed = [g if isinstance(g, Reconstruction) else Reconstruction(g.samples, labels=g.labels) for g in guesses]
-        try:
-            return attack.objective(observation, knowledge, placed, rng)
-        except (InputError, NotApplicableError):  # the search itself said so before
-            return None
+        opened = (one for one in self._open(case.job) if one[0].client in case.clients)
+        return searched(case.attack, case.job.attack, opened, by_slot(case.job, case.result), self._client_plan.seed)
 
     def _open(self, job: AttackJob) -> list[Opened]:
         """Return the observations of a job with the knowledge granted about each, and the truth."""
@@ -362,9 +327,70 @@ def of_the_sum(shown: Tensors, observation: Observation, weights: bool, job: Att
     return Quantiser().step / 2 * (sum(change.numel() for change in changes) / group) ** 0.5 / length
 
 
-def _by_slot(case: Case) -> dict[int, Reconstruction]:
-    pairs = zip(case.job.exchanges, case.result.reconstructions, strict=True)
+def shown_by_weak(weak: ControlResult) -> ControlResult:
+    """Return the undefended control as the weak defence's shows it: who works through the defence works without it."""
+    return replace(weak, seconds=0.0, reason=f"shown by the control {WEAK_DEFENCE}: {weak.reason}")
+
+
+def by_slot(job: AttackJob, result: JobResult) -> dict[int, Reconstruction]:
+    """Return the reconstructions of a job by the places of their messages."""
+    pairs = zip(job.exchanges, result.reconstructions, strict=True)
     return {exchange.slot: given for exchange, given in pairs if given is not None}
+
+
+def searched(
+    attack: Attack, name: str, messages: Iterable[Opened], results: Mapping[int, Reconstruction], seed: int
+) -> Searched | None:
+    """Return the objective at the truth, at the reconstructions and at random guesses; None: it has no finite one.
+
+    Args:
+        attack: the attack.
+        name: its name in the run.
+        messages: the attacked messages.
+        results: the reconstructions by the messages' places.
+        seed: of the run.
+    """
+    values: list[tuple[float, float, float]] = []
+    for opened in messages:
+        o, _, truth = opened
+        if o.slot not in results:
+            continue
+        noise = torch.rand(
+            truth.samples.shape, generator=torch_generator(seed, f"random guess {name}", o.round, o.slot)
+        )
+        fitted = fits(attack, name, opened, [truth, results[o.slot], Reconstruction(noise)], seed)
+        if fitted is None:
+            return None
+        truth_at, found_at, noise_at = (fit.objective for fit in fitted)
+        if isfinite(truth_at) and isfinite(noise_at):  # else, as for the cosine with a message of zeros, no search
+            values.append((truth_at, found_at if isfinite(found_at) else inf, noise_at))  # inf: the search failed
+    short = sum(at > truth + _SHORT * max(noise - truth, 0.0) for truth, at, noise in values)
+    reached = [at for _, at, _ in values if isfinite(at)]
+    if not reached:
+        return None
+    at_truth, at_noise = (median(value[index] for value in values) for index in (0, 2))
+    return Searched(at_truth, median(reached), at_noise, unconverged=short, total=len(values))
+
+
+def fits(
+    attack: Attack, name: str, opened: Opened, guesses: Sequence[Truth | Reconstruction], seed: int
+) -> list[Fit] | None:
+    """Compute an attack's objective at some guesses; None: it has none, or cannot compute it.
+
+    Args:
+        attack: the attack.
+        name: its name in the run.
+        opened: the message.
+        guesses: data that may be behind it.
+        seed: of the run.
+    """
+    observation, knowledge, _ = opened
+    rng = torch_generator(seed, f"objective {name}", observation.round, observation.slot)
+    placed = [g if isinstance(g, Reconstruction) else Reconstruction(g.samples, labels=g.labels) for g in guesses]
+    try:
+        return attack.objective(observation, knowledge, placed, rng)
+    except (InputError, NotApplicableError):  # the search itself said so before
+        return None
 
 
 def _distances(mechanism: object, result: Reconstruction | None, guesses: Sequence[Truth]) -> list[float] | None:
@@ -482,6 +508,22 @@ def analytic(probes: Iterable[tuple[Observation, Truth]], requested: int, inputs
         values.append(psnr(truth.samples[0].numpy(), guess[0].numpy()))
     all_recovered = 2 * len(values) > requested and all(value >= CONTROL_DB for value in values)
     return ControlResult(_mean_psnr(values), all_recovered)
+
+
+def beside_target(rows: Sequence[ScoreRow], result: JobResult) -> ControlResult:
+    """Return the result of an attack on a control beside its target: the same messages, with less that hides the data.
+
+    Args:
+        rows: a row per attacked example.
+        result: the attack's solution.
+    """
+    values = [row["db"] for row in rows if row["db"] is not None]
+    share = sum(row["recovered"] for row in rows) / max(1, len(rows))
+    mean = _mean_psnr(values) if values else None
+    reason = f"{share:.0%} of the examples reconstructed" + (f", {mean:.1f} dB on average" if values else "")
+    return ControlResult(
+        mean, share >= EASY_SHARE, round(result.seconds, 3), None if values else result.stopped, reason
+    )
 
 
 def easy(rows: Sequence[ScoreRow], requested: int, result: JobResult) -> ControlResult:

@@ -22,7 +22,7 @@ from flfw.audit.measures.class_inference import PRESENT, Inference
 from flfw.audit.measures.perceptual import Extractors
 from flfw.audit.measures.public import PublicData
 from flfw.audit.queue import Queue
-from flfw.audit.reconstruction.control_runs import Case, ControlRunner, analytic, easy, easy_words
+from flfw.audit.reconstruction.control_runs import Case, ControlRunner, analytic, easy, easy_words, shown_by_weak
 from flfw.audit.reconstruction.entries import description, entry
 from flfw.audit.reconstruction.reconstruction_evidence import (
     ControlResult,
@@ -274,8 +274,7 @@ class ReconstructionAudit:
             return controls
         mild = self._control_runner.run(job, WEAK_DEFENCE)
         if mild.passed:
-            shown = f"shown by the control {WEAK_DEFENCE}: {mild.reason}"
-            return replace(controls, weak_defence=mild, undefended=replace(mild, seconds=0.0, reason=shown))
+            return replace(controls, weak_defence=mild, undefended=shown_by_weak(mild))
         return replace(controls, weak_defence=mild, undefended=self._control_runner.run(job, UNDEFENDED))
 
     def _expected(self, case: Case) -> float | None:

@@ -217,6 +217,7 @@ class ReconstructionEvidence:
         static_identified: for an attack that adapts to a defence, identification by its static form on the same images.
         candidate_test: messages that their true data explain better than candidates do; None: no candidates were held
             against them.
+        candidates: the candidates in words.
         num_tests: number of these tests in the run.
         searched: values of the objective, where the attack has one.
         noise: in words, what tells a defence's randomness from the noise that the attack took it for; empty: nothing.
@@ -244,6 +245,7 @@ class ReconstructionEvidence:
     identified: Identified | None = None
     static_identified: Identified | None = None
     candidate_test: Identified | None = None
+    candidates: str = "any other data of the same client and classes"
     num_tests: int = 1
     searched: Searched | None = None
     noise: str = ""
@@ -299,9 +301,9 @@ class ReconstructionEvidence:
             yield (
                 "candidates",
                 f"Nothing was reconstructed, but {test.count} of {test.compared} messages are explained better by "
-                "their true data than by any other data of the same client and classes; messages that do not depend on "
-                f"the data are so in {test.chance or 0:.1%} (p = {test.p:.1g}, one of {self.num_tests} tests). Who "
-                "holds a client's records can tell which were used, without any search.",
+                f"their true data than by {self.candidates}; messages that do not depend on the data are so in "
+                f"{test.chance or 0:.1%} (p = {test.p:.1g}, one of {self.num_tests} tests). Who holds a client's "
+                "records can tell which were used, without any search.",
             )
 
     def _constant(self) -> Findings:
@@ -412,8 +414,8 @@ class ReconstructionEvidence:
         held = "Candidates were compared with its results, not with the message itself, which may tell more."
         if test:
             held = (
-                f"Other data of the same clients and classes were held against {test.compared} messages: the true data "
-                f"explain {test.count} of them best (p = {test.p:.2g}, no finding among {self.num_tests} tests)."
+                f"The true data explain {test.count} of {test.compared} messages better than {self.candidates} (p = "
+                f"{test.p:.2g}, no finding among {self.num_tests} tests)."
             )
         yield (
             "nothing",
