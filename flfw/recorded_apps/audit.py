@@ -347,7 +347,9 @@ class _Audit:
         with Steps("attack", count) as steps, watched(steps.part):
             checks = {n: self._consistency.checked(group, self._grants.recorded(group)) for n, group in groups.items()}
             if departure := self._consistency.departure():
-                another = ControlResult(None, False, reason=f"The noise is not the described one: {departure}.")
+                another = ControlResult(
+                    None, False, reason=f"What data and defence leave of it is not the described noise: {departure}."
+                )
                 checks = {number: (another, each) for number, (_, each) in checks.items()}
             for number in groups:
                 passed = checks[number][0].passed

@@ -326,7 +326,7 @@ class Consistency:
             return UpdateCheck(client, "not possible", None, reason)
         if numbers is None:
             return UpdateCheck(
-                client, "passed", None, f"What is left of it is the noise of {self._case.defence.words}."
+                client, "passed", None, f"The rest of it is held against the noise of {self._case.defence.words}."
             )
         if numbers.outcome != "failed":
             return UpdateCheck(client, numbers.outcome, numbers, numbers.impossible or numbers.sentence)
@@ -352,34 +352,39 @@ class Consistency:
         numbers_of_draws = [min(draws, maximum) for draws in DRAWS] if self._draws(training, truth) else [1]
         started = time.monotonic()
         recorded = self._moved(observed, training)
-        again = [self._defended(Retraining(*setting).finished(), recorded)]
+        change = Retraining(*setting).finished()
+        again = [self._defended(change)]
         needed = (time.monotonic() - started) * numbers_of_draws[0]
         if len(numbers_of_draws) > 1 and needed > self._seconds:
             raise _TooLong(f"{numbers_of_draws[0]} repetitions of the training would take about {needed:.0f} s")
-        operator = self._case.defence.operator()
-        if operator is not None and operator.noise:
-            shown, unit = operator.undo(recorded), operator.noise
-            self._rests.append({name: (value - again[0][name]) / unit for name, value in shown.items()})
-            if training.sends == "weights":
-                largest = max(float(value.abs().max()) for name, value in observed.sent.items() if name in shown)
-                self._step = max(self._step, torch.finfo(torch.float32).eps * largest / unit)
+        if self._case.defence.is_random(change):
+            self._keep(change, recorded, observed if training.sends == "weights" else None)
             return None
 
         def repeated(draws: int) -> Agreement:
             more = (Retraining(*setting, draw).finished() for draw in range(len(again), draws))
-            again.extend([self._defended(change, recorded) for change in more])
+            again.extend([self._defended(one) for one in more])
             return agreement(recorded, again, self._rounding(observation, observed, truth, training, again))
 
         result = repeated(numbers_of_draws[0])
         more = numbers_of_draws[-1] > numbers_of_draws[0] and needed * DRAWS[-1] / DRAWS[0] <= self._seconds
         return repeated(numbers_of_draws[-1]) if result.outcome == "failed" and more else result
 
-    def _defended(self, change: Tensors, recorded: Tensors) -> Tensors:
-        """Return a change as a known defence leaves it, but for its noise."""
+    def _defended(self, change: Tensors) -> Tensors:
+        return self._case.defence.applied(change, torch_generator(self._case.seed, "defence"))
+
+    def _keep(self, change: Tensors, recorded: Tensors, weights: Observation | None) -> None:
+        """Keep what the data and a random defence's model leave of an update, in deviations of the defence's noise."""
         operator = self._case.defence.operator()
+        unit = (operator and operator.noise) or 1.0  # without noise in its model, the rest is not like noise
         if operator is None:
-            return change
-        return operator.apply(change, operator.undo(recorded), operator.read(recorded))
+            return
+        shown = operator.undo(recorded)
+        explained = operator.apply(change, shown, operator.read(recorded))
+        self._rests.append({name: (value - explained[name]) / unit for name, value in shown.items()})
+        if weights is not None:
+            largest = max(float(weights.sent[name].abs().max()) for name in shown)
+            self._step = max(self._step, torch.finfo(torch.float32).eps * largest / unit)
 
     def departure(self) -> str:
         """Say what tells the noise in the checked updates from the described one; empty: no test does, or none is."""
@@ -438,7 +443,7 @@ class Consistency:
         rng = torch_generator(self._case.seed, "rounding")
         nearby = {name: _nudged(value, rng) for name, value in received.items()}
         beside = Retraining(self._net, nearby, truth, training, self._case.inputs, self._case.seed)
-        return hypot(sent, agreement(beside.finished(), again).off)
+        return hypot(sent, agreement(self._defended(beside.finished()), again).off)
 
     def _cause(
         self, observed: Observation, training: TrainingDescription, truth: Truth, others: Others, given: Agreement

@@ -16,6 +16,7 @@ from flfw.audit.adaptation import in_words, written_operator
 from flfw.errors import InputError, require
 from flfw.inversion.client_models.operator import Operator
 from flfw.nets.net import Tensors
+from flfw.rng import torch_generator
 from flfw.task.defence import Defence
 from flfw.task.pipeline import DefencePlan, DefenceStage, Pipeline, PipelineSettings
 
@@ -79,6 +80,11 @@ class DescribedDefence:
         """Return it in its weakest form; None: it has none."""
         weak = Pipeline.weakest_settings(PipelineSettings(self.stages))
         return weak and DescribedDefence(self.name, weak.stages)
+
+    def is_random(self, change: Tensors) -> bool:
+        """Return whether it sends something else each time."""
+        once, again = (self.applied(change, torch_generator(seed, "is it random")) for seed in (0, 1))
+        return any(not torch.equal(value, again[name]) for name, value in once.items())
 
     def applied(self, change: Tensors, rng: torch.Generator) -> Tensors:
         """Return a change as the clients would send it."""

@@ -1,5 +1,6 @@
 """The law of a defence's noise: what is normal and independent passes, and each thing that it is not is told."""
 
+import re
 from collections.abc import Callable
 from typing import final
 
@@ -10,7 +11,7 @@ from scipy import stats
 from torch import Tensor
 
 from flfw.audit.measures import noise
-from flfw.audit.measures.noise import Act, departure_from_normal, p_of_normal, share_of_repeats
+from flfw.audit.measures.noise import Act, departure_from_normal, departure_of_residuals, p_of_normal, share_of_repeats
 from flfw.nets import Tensors
 
 Draw = Callable[[Tensor, torch.Generator], Tensor]
@@ -23,6 +24,10 @@ CONVOLUTION = {
     "fc.bias": torch.zeros(10),
 }
 SIZE = 30.0
+
+
+def seeded(draw: int) -> torch.Generator:
+    return torch.Generator().manual_seed(draw)
 
 
 def normal(value: Tensor, rng: torch.Generator) -> Tensor:
@@ -201,6 +206,40 @@ def test_normal_noise_departs_in_nothing(act: Act) -> None:
 def test_other_noise_is_told(act: Act, found: str) -> None:
     departure = departure_from_normal(act, LINEAR)
     assert any(word in departure for word in found.split("|")), departure
+
+
+def rests(act: Act, messages: int = 8) -> Tensors:
+    """What messages without data leave, in deviations of the noise in all of them."""
+    sent = [act({name: v.clone() for name, v in LINEAR.items()}, seeded(draw)) for draw in range(messages)]
+    stacked = {name: torch.stack([one[name] for one in sent]).double() for name in LINEAR}
+    whole = torch.cat([value.flatten() for value in stacked.values()])
+    return {name: value / whole.square().mean().sqrt() for name, value in stacked.items()}
+
+
+# One message has one draw: what is as rare as a repeated seed, or finer than float32's own steps, leaves no trace.
+UNSEEN = {"noise rounded to 1e-6 of it", "one of 131,072", "opposite to the last", "a generator of its own"}
+WITH_DATA = {"large values left bare", "a new order"}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in UNSOUND if kind not in UNSEEN | WITH_DATA])
+def test_eight_messages_tell_other_noise_from_the_described_one(kind: str) -> None:
+    assert departure_of_residuals(rests(UNSOUND[kind][0]))
+
+
+def test_eight_messages_of_the_described_noise_depart_in_nothing() -> None:
+    for draw in range(40):
+        drawn = {name: torch.randn((8, *v.shape), generator=seeded(1000 + draw)) for name, v in LINEAR.items()}
+        assert not departure_of_residuals(drawn)
+    for factor in (0.9, 1.1):
+        other = departure_of_residuals({name: factor * value for name, value in drawn.items()})
+        (found,) = re.findall(r"in weight its deviation is ([\d.]+) times", other)
+        assert float(found) == pytest.approx(factor, rel=0.03)
+
+
+def test_steps_of_what_is_sent_are_no_lattice_of_the_noise() -> None:
+    coarse = {name: (v * 2**12).round() / 2**12 for name, v in rests(adds(normal)).items()}
+    assert "lattice" in departure_of_residuals(coarse)
+    assert not departure_of_residuals(coarse, resolution=2.0**-12)
 
 
 @pytest.mark.slow

@@ -78,7 +78,7 @@ def test_wrong_descriptions_are_seen_although_the_order_is_unknown(name: str) ->
     public = digits(COUNT, 50)
     space = input_space(((1, 8, 8), (0.5,), (0.5,)))
     public_data = PublicData.from_arrays(public.samples.numpy(), public.labels.numpy())
-    case = ForeignCase(cnn, space, public_data, lambda seen: training, 0, "none")
+    case = ForeignCase(cnn, space, public_data, lambda seen: training, 0)
     checks = Consistency(case, case.fresh("attacker"), {0: truth, 1: digits(COUNT, COUNT)}, 3600.0)
     control, (check,) = checks.checked([Victim({"client": 0}, 0, truth, truth)], [observation])
     assert check.outcome == ("failed" if cause else "passed") and control.passed == (not cause), check.words

@@ -121,6 +121,8 @@ def _in_residuals(noise: Tensors, resolution: float) -> Iterator[str]:
         if len(flat) > 1 and unlike_sums(flat, tuple(value.shape[1:])):
             yield f"in {name} its sums over some entries are unlike it"
     whole = torch.cat([value.flatten(1) for value in noise.values()], 1)
+    if any(repeats(each, resolution, folds) for each, folds in ((whole, 1), (whole.abs(), 2))):
+        yield "some of its values follow from others"
     unit, pairs = whole / whole.norm(dim=1, keepdim=True), len(whole) * (len(whole) - 1) // 2
     likeness = float((unit @ unit.T).triu(1).square().sum()) * whole.shape[1]
     if pairs and stats.chi2.sf(likeness, pairs) < LEVEL:
