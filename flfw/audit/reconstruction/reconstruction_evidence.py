@@ -409,6 +409,15 @@ class ReconstructionEvidence:
                 f"{most_missed(max(1, messages)):.0%} of such messages could leak and none of these be seen to.",
             )
 
+        for test, seen in ((self.identified, "results"), (self.candidate_test, "messages")):
+            if test and significant(test.p, 1):
+                yield (
+                    "few",
+                    f"Nothing was reconstructed, but {test.count} of {test.compared} {seen} point to the true data "
+                    f"(p = {test.p:.1g}). Alone this would be a leak; as one of {self.num_tests} tests it may be chance. "
+                    "Twice as many messages decide.",
+                )
+
     def _nothing_found(self) -> Findings:
         test = self.candidate_test
         held = "Candidates were compared with its results, not with the message itself, which may tell more."
