@@ -414,8 +414,8 @@ class ReconstructionEvidence:
                 yield (
                     "few",
                     f"Nothing was reconstructed, but {test.count} of {test.compared} {seen} point to the true data "
-                    f"(p = {test.p:.1g}). Alone this would be a leak; as one of {self.num_tests} tests it may be chance. "
-                    "Twice as many messages decide.",
+                    f"(p = {test.p:.1g}). Alone this would be a leak; as one of {self.num_tests} tests it may be "
+                    "chance. Twice as many messages decide.",
                 )
 
     def _nothing_found(self) -> Findings:
