@@ -1,9 +1,11 @@
 """The defence of a foreign app, described by one of the project's: tested, known to attacks, left out in controls."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+from flwr.clientapp.mod import LocalDpMod
 from torch import Tensor, nn
 
 from flfw.attacks.ig import IG, IGSettings
@@ -114,6 +116,21 @@ def test_a_bound_is_one_of_all_tensors_together(tmp_path: Path) -> None:
     assert control(told, "consistency")["passed"]
     other = ask(recordings, tmp_path / "wrong", attacks=QUICK, defence=gaussian(0.0, 0.06), victims=CLIENTS)["audit"]
     assert control(other[-1], "consistency")["passed"] is False
+
+
+@pytest.mark.parametrize("noticed", [1.0, 1.1], ids=["as Flower draws it", "a tenth more"])
+def test_flowers_own_local_dp_is_the_bound_and_the_noise_that_describe_it(noticed: float, tmp_path: Path) -> None:
+    bound, epsilon, delta = 0.05, 8.0, 1e-5
+
+    def local(net: nn.Module, x: Tensor, y: Tensor) -> None:
+        step(net, x, y)
+
+    app = app_of(dense, 1, local, mods=[LocalDpMod(bound, bound, epsilon, delta)])
+    recordings = recorded(tmp_path / "recordings", app, dense, clients=CLIENTS, one=True)
+    std = bound * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+    described = gaussian(noticed * std, clip=bound)
+    told = ask(recordings, tmp_path / "audit", attacks=QUICK, defence=described, victims=CLIENTS)["audit"][-1]
+    assert control(told, "consistency")["passed"] is (noticed == 1)
 
 
 def test_a_random_training_cannot_be_told_from_noise(noisy: Path, tmp_path: Path) -> None:

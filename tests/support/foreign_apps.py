@@ -1,7 +1,7 @@
 """Apps of Flower that know nothing of this project, recorded in this process, and audits of them."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +74,11 @@ def as_seen(received: dict[str, Tensor], sent: dict[str, Tensor]) -> Observation
     return Observation(Vantage.SERVER, "update", "target", 1, 7, 0, sent, received)
 
 
-def app_of(build: Callable[[], nn.Module], count: int, local: Local, numbered: bool = False) -> ClientApp:
+def app_of(
+    build: Callable[[], nn.Module], count: int, local: Local, numbered: bool = False, mods: Sequence[Any] = ()
+) -> ClientApp:
     """Trains on its partition's examples, and sends what ``local`` returns."""
-    app = ClientApp()
+    app = ClientApp(mods=list(mods))
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
