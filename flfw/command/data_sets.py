@@ -14,11 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from flfw import data
 from flfw.data.files.dataset import DatasetCard
-from flfw.errors import InputError, abridged, require
+from flfw.errors import InputError, require
 from flfw.files.exit_code import exit_code
 from flfw.files.parser import Parser
 
@@ -115,7 +113,7 @@ def _columns(args: argparse.Namespace) -> int:
     assert schema is not None, "a table has columns"
     said = [f"{card.source[0].upper()}{card.source[1:]}."] if card else []
     said += [f"{name}: {remark}." for name, remark in described(card.root)[3].items()] if card and card.root else []
-    said += [_parts(data.load(name), schema.classes)] if card else []
+    said += data.load(name).notes[-1:] if card else []  # how many rows there are
     print(listing.listing(schema, len(schema.columns), 1000), *said, *listing.sentences(schema), sep="\n")
     if out:
         try:
@@ -136,16 +134,6 @@ def _pictures(args: argparse.Namespace) -> int:
     require(Path(path).expanduser().is_dir(), LAYOUT, folder=path)
     print(*Listing.of(Path(path).expanduser().absolute(), ending).account(), sep="\n")
     return 0
-
-
-def _parts(held: data.Dataset, classes: Sequence[str]) -> str:
-    """Return a sentence on the rows of a table's parts and classes."""
-    sentence = f"{len(held.train_y):,} training rows and {len(held.test_y):,} test rows"
-    if classes:
-        times = np.bincount(np.concatenate([held.train_y, held.test_y]), minlength=len(classes)).tolist()
-        rows = [f"{name} {count:,}" for name, count in zip(classes, times, strict=True)]
-        sentence += f", by class: {abridged(rows, _MOST_FILES, ' classes')}"
-    return f"{sentence}."
 
 
 _MOST_FILES = 12

@@ -55,7 +55,7 @@ def test_parts_of_their_own_are_kept(tmp_path, parts):
     np.testing.assert_array_equal(chosen.test_x, [test[f"{file}.png"] for file in ("a/00", "b/00", "a/01")])
     assert (chosen.train_y.tolist(), chosen.test_y.tolist()) == ([0, 1, 1, 1], [0, 1, 0])
     note = "val with 2 images is not used." if unused else f"{first} is the training part, {second} the test part."
-    assert chosen.notes == (() if parts == "train test" else (note,))
+    assert chosen.notes[:-1] == (() if parts == "train test" else (note,))
 
 
 def test_trains_may_be_a_class(tmp_path):
@@ -63,7 +63,8 @@ def test_trains_may_be_a_class(tmp_path):
     chosen = load(f"folder:{tmp_path}")
     assert chosen.classes == 3
     assert chosen.train_y.tolist() == chosen.test_y.tolist() == [0, 1, 2]
-    assert chosen.notes == ("Read as classes, not as parts: test, train.",)
+    assert chosen.notes[:-1] == ("Read as classes, not as parts: test, train.",)
+    assert chosen.notes[-1].startswith("Examples: ") and "; by class: test " in chosen.notes[-1]
 
 
 def test_val_is_the_test_part_where_test_has_no_labels(tmp_path):
@@ -101,7 +102,7 @@ def test_files_are_listed_as_torchvision_does(tmp_path, capsys):
 def test_masks_copies_and_classes_that_differ_in_capitals_are_said_and_links_to_nothing_refused(tmp_path):
     for name in "Cat/0.png|Cat/0_mask.png|Cat/1.png|cat/0.png|cat/0.bmp|cat/1.png".split("|"):
         save(tmp_path / name, noise(4, 4) // 128)  # levels 0 and 1
-    alike, twins, dark = load(f"folder:{tmp_path}").notes
+    alike, twins, dark, _ = load(f"folder:{tmp_path}").notes
     assert alike == "Classes 'Cat' and 'cat' differ in capitals, blanks or dots alone." and twins[:12] == "2 images are"
     assert dark == "The brightest level of the first 256 images of a part is 1 of 255."
     (tmp_path / "cat" / "2.png").symlink_to(tmp_path / "annexed")
@@ -131,7 +132,7 @@ def test_sixteen_bit_grey_is_scaled_by_what_all_files_use(tmp_path, brightest, b
     chosen, fixed = (load(f"folder:{tmp_path}", image_format=ImageFormat(bits=bits)) for bits in (0, 16))
     assert chosen.shape == (1, 4, 4) and (chosen.train_x == level).all() and (fixed.train_x == 0x03).all()
     said = f"Grey levels of 16 bits use {bits}: {2**bits - 1} is white (--expert own_images={bits}bits)."
-    assert (chosen.notes, fixed.notes) == ((said,) if bits < 16 else (), ())
+    assert (chosen.notes[:-1], fixed.notes[:-1]) == ((said,) if bits < 16 else (), ())
 
 
 def test_images_of_many_sizes_are_refused_unless_a_side_is_asked_for(tmp_path):

@@ -8,7 +8,7 @@ exists before it is read: example k of person p is row ``p * STRIDE + k`` of the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple, TypeAlias, cast, final, overload
 import numpy as np
 
 from flfw.data.files.columns import TableSchema
+from flfw.errors import abridged
 
 Part: TypeAlias = Literal["train", "test"]
 
@@ -26,6 +27,7 @@ PERSONS = 2**31
 """Most clients. Persons with higher numbers are nobody's: the tests that all have in common are of these."""
 COMMON = 1000
 """Persons that are no client, with one test example each."""
+_MOST_CLASSES = 12  # of which the examples are counted in a sentence
 _KEPT = 16  # persons that were asked for last, whose examples are kept: a client asks for its own several times
 
 
@@ -139,6 +141,16 @@ class DatasetArrays(NamedTuple):
     test_domain: np.ndarray | None = None
     train_group: np.ndarray | None = None
     test_group: np.ndarray | None = None
+
+
+def counted(arrays: DatasetArrays, classes: Sequence[str]) -> str:
+    """Return a sentence on the examples of both parts, and of each class; no class: of a regression."""
+    sentence = f"Examples: {len(arrays.train_y):,} for training and {len(arrays.test_y):,} for tests"
+    if classes:
+        times = np.bincount(np.concatenate([arrays.train_y, arrays.test_y]), minlength=len(classes)).tolist()
+        each = [f"{name} {count:,}" for name, count in zip(classes, times, strict=True)]
+        sentence += f"; by class: {abridged(each, _MOST_CLASSES, ' classes')}"
+    return f"{sentence}."
 
 
 @dataclass(frozen=True)

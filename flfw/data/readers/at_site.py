@@ -20,7 +20,7 @@ import numpy as np
 
 from flfw.data.files import patients
 from flfw.data.files.cache import digest
-from flfw.data.files.dataset import DatasetArrays, DatasetCard
+from flfw.data.files.dataset import DatasetArrays, DatasetCard, counted
 from flfw.data.image_files.images import ImageFormat
 from flfw.data.image_files.listing import LAYOUT, Listing
 from flfw.data.readers import table
@@ -75,7 +75,10 @@ def folder(path: str, image_format: ImageFormat) -> DatasetCard:
         root=location,
         net=made_for,
         split="iid",
-        notes=partial(listing.notes, image_format=image_format),
+        notes=lambda read: (
+            *listing.notes(read, image_format),
+            *([] if read is None else [counted(read, listing.classes)]),
+        ),
     )
 
 

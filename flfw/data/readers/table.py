@@ -15,7 +15,7 @@ import numpy as np
 
 from flfw.data.files import cache
 from flfw.data.files.columns import TableSchema
-from flfw.data.files.dataset import DatasetArrays, DatasetCard
+from flfw.data.files.dataset import DatasetArrays, DatasetCard, counted
 from flfw.data.tables.column_types import ColumnValues
 from flfw.data.tables.names import TableName, TableSettings
 from flfw.data.tables.plan_file import labels_of, patients_of, planned_target, require_columns, tested, to_state
@@ -68,7 +68,7 @@ def table(name: str | TableName) -> DatasetCard:
         std=(1.0,) * schema.width,
         columns=schema,
         numbers=schema.number is not None,
-        notes=lambda _: told,
+        notes=lambda held: told if held is None else (*told, counted(held, schema.classes)),
     )
 
 

@@ -6,8 +6,8 @@ from flfw.data.files.columns import TableSchema
 from flfw.errors import abridged
 from flfw.files.tables import aligned
 
-DESCRIBING = ("Table: ", "Regression of ", "Classification of ")
-"""Openings of the sentences that describe a table and are no caveats of a run on it."""
+DESCRIBING = ("Table: ", "Regression of ", "Classification of ", "Examples: ")
+"""Openings of the sentences that describe a table, or count examples, and are no caveats of a run on it."""
 
 _MOST = 40  # columns with a line of their own
 _NAMED = 6  # columns that are left out, or classes, that are named in a sentence
