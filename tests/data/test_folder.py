@@ -64,7 +64,7 @@ def test_trains_may_be_a_class(tmp_path):
     assert chosen.classes == 3
     assert chosen.train_y.tolist() == chosen.test_y.tolist() == [0, 1, 2]
     assert chosen.notes[:-1] == ("Read as classes, not as parts: test, train.",)
-    assert chosen.notes[-1].startswith("Examples: ") and "; by class: test " in chosen.notes[-1]
+    assert chosen.notes[-1] == "Examples: 3 for training and 3 for tests; by class: car 2, test 2, train 2."
 
 
 def test_val_is_the_test_part_where_test_has_no_labels(tmp_path):
