@@ -41,15 +41,16 @@ from flfw.files.sealed import write_atomic
 from flfw.inversion.compute import watched
 from flfw.nets.inputs import InputSpec
 from flfw.nets.malicious_model import ModelModification
-from flfw.nets.net import running_statistics, statistics_in_words
+from flfw.nets.net import statistics_in_words
 from flfw.recorded_apps.case import Chosen, Describe, ForeignCase, Victim, choose, lone_examples, nobodys
 from flfw.recorded_apps.consistency import Consistency, UpdateCheck
-from flfw.recorded_apps.controls import EXCHANGED, exchanged, sent_again
+from flfw.recorded_apps.controls import sent_again
 from flfw.recorded_apps.cost import SearchLimits
 from flfw.recorded_apps.defence import DescribedDefence
 from flfw.recorded_apps.description import Mode, TrainingDescription
 from flfw.recorded_apps.grants import Grants, Pair, attempt, threat_model_of
 from flfw.recorded_apps.knowledge import InputSpace, described, granted, input_space, victim
+from flfw.recorded_apps.residuals import EXCHANGED
 from flfw.recording.client_examples import record_gradient
 from flfw.recording.observation import Observation, Truth, key
 from flfw.recording.reader import Recordings
@@ -67,8 +68,11 @@ _NOTES = (
 
 _STATED = (
     "That the clients' defence is the described one was tested on the recorded messages alone. Not tested: that its "
-    "random numbers are secret and drawn anew for each message, and what clients send beside these tensors."
+    "random numbers are secret and drawn anew for each message, and what clients send beside these tensors. Attacks "
+    "read one message each: over many rounds of a client noise averages out."
 )
+
+_FAINT = "Noise covers all updates together: no test sees whether data and training are the described ones."
 
 
 def _traffic(kept: Recordings) -> list[dict[str, Any]]:
@@ -346,11 +350,13 @@ class _Audit:
         count = len(groups) + sum(1 + len(groups) * len(forms) for forms in told.values())
         with Steps("attack", count) as steps, watched(steps.part):
             checks = {n: self._consistency.checked(group, self._grants.recorded(group)) for n, group in groups.items()}
-            if departure := self._consistency.departure():
+            if departure := self._consistency.residuals.departure():
                 another = ControlResult(
                     None, False, reason=f"What data and defence leave of it is not the described noise: {departure}."
                 )
                 checks = {number: (another, each) for number, (_, each) in checks.items()}
+            elif self._consistency.residuals.faint:
+                checks = {n: (replace(one, reason=f"{one.reason} {_FAINT}"), each) for n, (one, each) in checks.items()}
             for number in groups:
                 passed = checks[number][0].passed
                 word = "not possible" if passed is None else "explained" if passed else "not explained"
@@ -417,7 +423,8 @@ class _Audit:
             controls = replace(controls, consistency=ControlResult(None, False, reason=unmoved))
         opened = [(*pair, v.truth) for pair, v in zip(granting.pairs, group, strict=True) if pair]
         open_case = informed and threat_model.adaptive and not any(row["recovered"] for row in rows)
-        if open_case and controls.consistency.passed and controls.easy.passed:
+        consistent = controls.consistency.passed
+        if open_case and consistent and controls.easy.passed:
             controls = self._beside_target(job, attack, group, controls)
         slots = {row["probe_slot"] for row in rows}
         about = description(job, attack, threat_model, defence.name, seed, mode=self.described.mode)
@@ -431,7 +438,7 @@ class _Audit:
             unread=self._unread(granting.pairs),
             searched=searched(attack, name, opened, by_slot(job, result), seed) if open_case else None,
             identified=self._scorer.identified(job, slots) if defence.known else None,
-            candidate_test=exchanged(attack, name, opened, self._public, seed) if open_case else None,
+            candidate_test=self._consistency.residuals.exchanged() if open_case and consistent else None,
             candidates=EXCHANGED,
         )
         # Here the controls become the verdict: the control ``consistency`` is the one of `Consistency.checked`.
@@ -462,16 +469,14 @@ class _Audit:
         return replace(controls, **results)
 
     def _unread(self, pairs: Sequence[Pair | None]) -> str:
-        """Name the running statistics that clients sent and no attack reads; empty: none."""
-        names = running_statistics(self._grants.net)
+        """Name what clients sent, changed, beside the tensors that they train: no attack reads it; empty: nothing."""
+        trained = {name for name, parameter in self._grants.net.named_parameters() if parameter.requires_grad}
         moved = [
             name
-            for name in names
             for observation, _ in filter(None, pairs)
-            if name in observation.sent
-            and name in observation.received
-            and observation.sent[name].is_floating_point()
-            and not torch.equal(observation.sent[name], observation.received[name])
+            for name, value in observation.sent.items()
+            if name not in trained and name in observation.received and value.is_floating_point()
+            if not torch.equal(value, observation.received[name])
         ]
         return statistics_in_words(list(dict.fromkeys(moved)))
 

@@ -8,7 +8,7 @@ import copy
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import hypot
+from math import hypot, inf
 from typing import Any, TypeAlias, final
 
 import torch
@@ -24,8 +24,9 @@ from flfw.nets.net import Tensors, numel
 from flfw.recorded_apps.case import ForeignCase, Victim
 from flfw.recorded_apps.description import SENDS, TrainingDescription
 from flfw.recorded_apps.knowledge import changed, named
+from flfw.recorded_apps.residuals import Residuals, with_another
 from flfw.recording.observation import Observation, Truth
-from flfw.rng import initialising, torch_generator
+from flfw.rng import initialising, numpy_generator, torch_generator
 
 DRAWS = (10, 40)
 """Number of recomputations of a training with random draws; the second if the first do not agree."""
@@ -289,12 +290,14 @@ class Consistency:
         net: the network.
         truths: the data of all clients, by their numbers.
         seconds: longest time of the repetitions of a random training.
+
+    Attributes:
+        residuals: what a described random defence leaves of the updates.
     """
 
     def __init__(self, case: ForeignCase, net: nn.Module, truths: Mapping[int, Truth], seconds: float) -> None:
         self._case, self._net, self._truths, self._seconds = case, net, truths, seconds
-        self._rests: list[Tensors] = []  # of updates with noise: in its deviations, what their data do not explain
-        self._step = 0.0
+        self.residuals = Residuals()
 
     def checked(
         self, victims: Sequence[Victim], seen: Sequence[Observation | None]
@@ -315,6 +318,11 @@ class Consistency:
     def _check(self, v: Victim, observation: Observation, explain: bool) -> UpdateCheck:
         training, client = self._case.described(observation, v.behind), v.line["client"]
         observed = named(self._net, observation)
+        finer = [name for name, value in observation.sent.items() if value.dtype == torch.float64]
+        if finer and self._case.defence.known:
+            return UpdateCheck(
+                client, "not possible", None, f"{finer[0]} was sent in float64, of which half is not read"
+            )
         if reason := self._unanswerable(observed, training, len(v.behind.labels)):
             return UpdateCheck(client, "not possible", None, reason)
         try:
@@ -357,9 +365,17 @@ class Consistency:
         needed = (time.monotonic() - started) * numbers_of_draws[0]
         if len(numbers_of_draws) > 1 and needed > self._seconds:
             raise _TooLong(f"{numbers_of_draws[0]} repetitions of the training would take about {needed:.0f} s")
-        if self._case.defence.is_random(change):
-            self._keep(change, recorded, observed if training.sends == "weights" else None)
-            return None
+        rng = numpy_generator(self._case.seed, "exchanged", observation.round, observation.slot)
+        if self._case.defence.known:
+            another = with_another(truth, self._case.public, rng)
+            other = Retraining(
+                self._net, observed.received, another, training, self._case.inputs, self._case.seed
+            ).finished()
+            if self._case.defence.is_random(change):
+                self._keep(recorded, change, other, observed if training.sends == "weights" else None)
+                return None
+            differs = any(not torch.equal(value, again[0][n]) for n, value in self._defended(other).items())
+            self.residuals.told.append(inf if differs else 0.0)  # without noise, whoever has the data can compute it
 
         def repeated(draws: int) -> Agreement:
             more = (Retraining(*setting, draw).finished() for draw in range(len(again), draws))
@@ -373,31 +389,19 @@ class Consistency:
     def _defended(self, change: Tensors) -> Tensors:
         return self._case.defence.applied(change, torch_generator(self._case.seed, "defence"))
 
-    def _keep(self, change: Tensors, recorded: Tensors, weights: Observation | None) -> None:
-        """Keep what the data and a random defence's model leave of an update, in deviations of the defence's noise."""
+    def _keep(self, recorded: Tensors, change: Tensors, other: Tensors, weights: Observation | None) -> None:
+        """Keep a message of a random defence beside the updates of its data and of other data."""
         operator = self._case.defence.operator()
-        unit = (operator and operator.noise) or 1.0  # without noise in its model, the rest is not like noise
-        if operator is None:
+        assert operator is not None, "a described defence has one"
+        unit = operator.noise or 1.0  # without noise in its model, what is left is not like noise
+        shown, constants = operator.undo(recorded), operator.read(recorded)
+        each = [shown, *(operator.apply(one, shown, constants) for one in (change, other))]
+        self.residuals.add(*({name: one[name] / unit for name in shown} for one in each))
+        if weights is None:
             return
-        shown = operator.undo(recorded)
-        explained = operator.apply(change, shown, operator.read(recorded))
-        self._rests.append({name: (value - explained[name]) / unit for name, value in shown.items()})
-        if weights is not None:
-            largest = max(float(weights.sent[name].abs().max()) for name in shown)
-            self._step = max(self._step, torch.finfo(torch.float32).eps * largest / unit)
-
-    def departure(self) -> str:
-        """Say what tells the noise in the checked updates from the described one; empty: no test does, or none is."""
-        from flfw.audit.measures.noise import departure_of_residuals  # with scipy
-
-        names = [name for name in self._rests[0] if all(name in rest for rest in self._rests)] if self._rests else []
-        return (
-            departure_of_residuals(
-                {name: torch.stack([rest[name] for rest in self._rests]) for name in names}, self._step
-            )
-            if names
-            else ""
-        )
+        for name in shown:
+            step = torch.finfo(torch.float32).eps * float(weights.sent[name].abs().max()) / unit
+            self.residuals.resolution[name] = max(step, self.residuals.resolution.get(name, 0.0))
 
     def _unanswerable(self, observed: Observation, training: TrainingDescription, count: int) -> str:
         defence = self._case.defence

@@ -239,7 +239,7 @@ def test_eight_messages_of_the_described_noise_depart_in_nothing() -> None:
 def test_steps_of_what_is_sent_are_no_lattice_of_the_noise() -> None:
     coarse = {name: (v * 2**12).round() / 2**12 for name, v in rests(adds(normal)).items()}
     assert "lattice" in departure_of_residuals(coarse)
-    assert not departure_of_residuals(coarse, resolution=2.0**-12)
+    assert not departure_of_residuals(coarse, dict.fromkeys(coarse, 2.0**-12))
 
 
 @pytest.mark.slow

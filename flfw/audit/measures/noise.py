@@ -37,6 +37,8 @@ _SMALL = 1e-3  # deviations: distances below it are compared with one another
 _MORE = 1.2  # times as many close values for equal messages as for unlike ones that rounding afterwards explains
 _MORE_EQUAL = 1.5  # the same of equal distances: of a sum of two float32 noises 1.3 times as many, a float's steps
 _CORRELATED = 0.75
+_FEW = 32  # values of which the law cannot be judged
+_MOST_ROWS, _WIDE = 512, 8.0  # rows whose covariance is looked at, and scales by which chance moves an eigenvalue
 
 
 @final
@@ -94,39 +96,59 @@ def drawn(act: Act, like: Tensors) -> NoiseDraws | str:
     return NoiseDraws(_outputs(act, first, count, numbers), _outputs(act, second, count, numbers), change, shapes)
 
 
-def departure_of_residuals(noise: Tensors, resolution: float = 0.0) -> str:
+def departure_of_residuals(noise: Tensors, resolution: Mapping[str, float] | None = None) -> str:
     """Return in words what tells the rest of messages from normal noise of the described size; empty: no test does.
 
     Each rest is a message less what its data give, so that nothing is drawn again and one message counts as one draw.
 
     Args:
         noise: (messages, ...) rests by tensor, in deviations of the described noise.
-        resolution: in deviations, the step of the numbers in which messages are sent: a lattice that reveals nothing.
+        resolution: by tensor, in deviations, the step of the numbers in which messages are sent: a lattice that reveals
+            nothing. None: they have none.
     """
-    return next(_in_residuals({name: value.double() for name, value in noise.items()}, resolution), "")
+    return next(_in_residuals({name: value.double() for name, value in noise.items()}, resolution or {}), "")
 
 
-def _in_residuals(noise: Tensors, resolution: float) -> Iterator[str]:
+def _in_residuals(noise: Tensors, resolution: Mapping[str, float]) -> Iterator[str]:
     for name, value in noise.items():
-        flat, square = value.flatten(1), float(value.square().sum())
-        p = 2 * min(stats.chi2.cdf(square, value.numel()), stats.chi2.sf(square, value.numel()))
-        if p < LEVEL:
-            yield f"in {name} its deviation is {(square / value.numel()) ** 0.5:.4g} times the described one"
-        if any(repeats(each, resolution, folds) for each, folds in ((flat, 1), (flat.abs(), 2))):
+        flat = value.flatten(1)
+        for part in (flat, *flat):
+            square = float(part.square().sum())
+            p = 2 * min(stats.chi2.cdf(square, part.numel()), stats.chi2.sf(square, part.numel()))
+            if p < LEVEL / (1 + len(flat)):
+                yield f"in {name} its deviation is {(square / part.numel()) ** 0.5:.4g} times the described one"
+        step = resolution.get(name, 0.0)
+        if any(repeats(each, step, folds) for each, folds in ((flat, 1), (flat.abs(), 2))):
             yield f"in {name} its values gather on a lattice, or repeat"
-        if (p := p_of_normal(flat)) < LEVEL:
+        if flat.numel() >= _FEW and (p := p_of_normal(flat)) < LEVEL:
             yield f"in {name} its law is not the normal one (p = {p:.1g})"
         if len(flat) > 1 and unlike_sizes(flat):
             yield f"in {name} some entries get less of it than others"
         if len(flat) > 1 and unlike_sums(flat, tuple(value.shape[1:])):
             yield f"in {name} its sums over some entries are unlike it"
-    whole = torch.cat([value.flatten(1) for value in noise.values()], 1)
-    if any(repeats(each, resolution, folds) for each, folds in ((whole, 1), (whole.abs(), 2))):
+        if any(follow_from_others(value.movedim(axis, 0).flatten(1)) for axis in range(1, value.dim())):
+            yield f"in {name} some of its entries follow from others"
+    whole, step = torch.cat([value.flatten(1) for value in noise.values()], 1), max(resolution.values(), default=0.0)
+    if any(repeats(each, step, folds) for each, folds in ((whole, 1), (whole.abs(), 2))):
         yield "some of its values follow from others"
     unit, pairs = whole / whole.norm(dim=1, keepdim=True), len(whole) * (len(whole) - 1) // 2
     likeness = float((unit @ unit.T).triu(1).square().sum()) * whole.shape[1]
     if pairs and stats.chi2.sf(likeness, pairs) < LEVEL:
         yield "messages have some of it in common, or it has fewer free numbers than entries"
+
+
+def follow_from_others(rows: Tensor) -> bool:
+    """Return whether rows (r, n) are correlated: an eigenvalue of their covariance is beyond what chance gives.
+
+    The bounds are those of Marchenko and Pastur, with eight of the scales of Tracy and Widom. Few values tell nothing.
+    """
+    r, n = rows.shape
+    if not 1 < r <= min(_MOST_ROWS, n // 4):
+        return False
+    eigenvalues, ends = torch.linalg.eigvalsh(rows @ rows.T / n), (n**0.5 - r**0.5, n**0.5 + r**0.5)
+    scales = [end / n * abs(r**-0.5 + sign * n**-0.5) ** (1 / 3) for end, sign in zip(ends, (-1, 1), strict=True)]
+    low, high = ends[0] ** 2 / n - _WIDE * scales[0], ends[1] ** 2 / n + _WIDE * scales[1]
+    return bool(eigenvalues[0] < low or eigenvalues[-1] > high)
 
 
 def repeats(values: Tensor, resolution: float, folds: int = 1) -> bool:
@@ -137,11 +159,12 @@ def repeats(values: Tensor, resolution: float, folds: int = 1) -> bool:
         resolution: closeness, in deviations, that shows nothing.
         folds: 2 for absolute values, which lie twice as close.
     """
-    ordered = values.flatten()[:_ENTRIES].sort().values
-    for close in (bound for bound in _CLOSE[2:] if bound >= 4 * resolution):  # below, float32 itself is a lattice
+    flat = values.flatten()
+    ordered = flat[:: -(-len(flat) // _ENTRIES)].sort().values
+    for close in (2.0**-power for power in range(20, 4, -1) if 2.0**-power >= 4 * resolution):  # finer is float32's own
         above = torch.searchsorted(ordered, ordered + close, right=True) - torch.arange(1, len(ordered) + 1)
         expected = folds * close / math.pi**0.5 * len(ordered) * (len(ordered) - 1) / 2
-        if stats.poisson.sf(int(above.sum()) - 1, _MORE * expected) < LEVEL:
+        if stats.poisson.sf(int(above.sum()) - 1, _MORE * expected) < LEVEL / 16:
             return True
     return False
 
