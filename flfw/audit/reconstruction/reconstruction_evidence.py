@@ -301,8 +301,8 @@ class ReconstructionEvidence:
             yield (
                 "candidates",
                 f"Nothing was reconstructed, but {test.count} of {test.compared} messages are explained better by "
-                f"their true data than by {self.candidates} (by chance {test.chance or 0:.1%}; p = {test.p:.1g}, one of "
-                f"{self.num_tests} tests). Who holds a client's records can tell which were used, without any search.",
+                f"their true data than by {self.candidates} (by chance {test.chance or 0:.1%}; p = {test.p:.1g}, one "
+                f"of {self.num_tests} tests). Who holds a client's records can tell which were used, without any search.",
             )
 
     def _constant(self) -> Findings:
