@@ -1,78 +1,70 @@
-"""Accuracy at a target epsilon: the chosen training beside a grid. ``python -m research.target_epsilon --data mnist``.
+"""Accuracy at a target epsilon: the chosen training beside a grid. ``python -m research.target_epsilon [DATA ...]``.
 
-The chosen training is that of ``sim.py --net linear --split iid --target-epsilon E``. The grid has DP-FedAvg with the
-same network, data, clipping to 1, Poisson batches, accountant and average of models, at each of `RATES` for each of
-`SCHEDULES`: 20 settings. It is simulated in one process, where all rates and seeds share a client's batches. What is
-measured already is not measured again; the page has all that there is.
+The chosen training is that of ``sim.py --net linear --split iid --target-epsilon E``. The grid has DP-FedAvg on the
+same data and network, with the same clipping, Poisson batches, accountant and average of models, at each of `RATES` by
+each of `SCHEDULES`: 20 settings. All its rates and seeds are simulated together. What is measured stays in
+``runs/target-epsilon`` and is not measured again; the page has all that there is.
 """
 
 import json
 import sys
-from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
 import torch
+from torch import Tensor
 from torch.nn.functional import one_hot
 
-import flfw
-from flfw.files.exit_code import exit_code
-from flfw.files.parser import Parser
+from flfw.experiment import Experiment
 from flfw.files.sealed import write_atomic
 from flfw.plans.run_plan import plan, without_auto
 from flfw.privacy.calibration import calibrate_noise_multiplier
 from flfw.privacy.mechanism import Mechanism, SeenMechanism
 from flfw.rng import torch_generator
+from flfw.runs.run import choose_training, run_or_resume
 from flfw.server.checkpoint import is_complete
-from flfw.task.task import Task
 
 RATES = (0.1, 0.3, 1.0, 3.0, 10.0)
 SCHEDULES = ((16, 1), (16, 4), (8, 8), (16, 16))
 """Rounds, and the local steps of each, on a share of a client's examples that is one over them."""
 DATA, EPSILONS, CLIENTS, SEEDS = ("digits", "cancer", "adult", "mnist", "fmnist"), (1, 4, 8), (5, 20, 50), (1, 2)
-PAGE = Path(__file__).parents[1] / "docs" / "tables" / "target_epsilon.md"
+RUNS, PAGE = Path("runs/target-epsilon").absolute(), Path(__file__).parents[1] / "docs/tables/target_epsilon.md"
 _HEAD = """<!-- Written by python -m research.target_epsilon -->
 # Accuracy at a target epsilon
 
-Test accuracy of `--target-epsilon E` without `--method` (`--net linear --split iid`), the best of a grid of 20
-settings (`research/target_epsilon.py`, simulated), and their ratio; each a mean of seeds 1 and 2; –: not measured.
+Test accuracy of `--target-epsilon` without `--method` (`--net linear --split iid`), the best of a simulated grid of 20
+settings (`research/target_epsilon.py`), and their ratio. Each is a mean of two seeds. –: not measured.
 
+| data, epsilon | 5 clients | 20 clients | 50 clients |
+|---|---|---|---|
 """
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit code."""
-    return exit_code("python -m research.target_epsilon", lambda: _do(arguments))
-
-
-def _do(arguments: Sequence[str]) -> int:
-    ask = Parser(prog="python -m research.target_epsilon", description=__doc__)
-    ask.add_argument("--data", nargs="*", choices=DATA, default=DATA, help="data sets to measure (all)")
-    ask.add_argument("--runs", type=Path, default=Path("runs/target-epsilon"), help="folder of the runs")
-    given = ask.parse_args(arguments)
-    for name, epsilon, clients in product(given.data, EPSILONS, CLIENTS):
-        folder = given.runs.absolute() / f"{name}-{epsilon}-{clients}"
-        asked = {"dataset": name, "net": "linear", "split": "iid", "clients": clients, "attack": "none"}
+def main(names: tuple[str, ...]) -> None:
+    """Measure the data sets that are named, and write the page."""
+    for name, epsilon, clients in product(names, EPSILONS, CLIENTS):
+        asked = Experiment(method="dp_fedavg", dataset=name, net="linear", split="iid", clients=clients)
+        folder = RUNS / f"{name}-{epsilon}-{clients}"
         if not (folder / "grid.json").exists():
             folder.mkdir(parents=True, exist_ok=True)
-            task = plan(without_auto(flfw.Experiment(method="dp_fedavg", **asked))).task.load(None)
-            write_atomic(folder / "grid.json", json.dumps(grid(task, clients, epsilon)).encode())
+            write_atomic(folder / "grid.json", json.dumps(grid(asked, epsilon)).encode())
+        asked = replace(asked, target_epsilon=epsilon, attack=("none",), metrics="none", engine="inproc")
         for seed in SEEDS:
-            if not is_complete(out := folder / f"s{seed}"):
-                flfw.run(**asked, target_epsilon=epsilon, seed=seed, metrics="none", engine="inproc", out=out)
-    rows = [f"| data, epsilon | {' | '.join(f'{k} clients' for k in CLIENTS)} |", "|---|---|---|---|"]
-    for name, epsilon in product(DATA, EPSILONS):
-        cells = [_cell(given.runs.absolute() / f"{name}-{epsilon}-{clients}") for clients in CLIENTS]
-        rows.append(f"| {name}, {epsilon} | {' | '.join(cells)} |")
-    write_atomic(PAGE, "\n".join([_HEAD + rows[0], *rows[1:], ""]).encode())
-    print(PAGE)
-    return 0
+            if not is_complete(out := folder / f"seed-{seed}"):
+                run_or_resume(choose_training(replace(asked, seed=seed, out=out), ()))
+    rows = (
+        f"| {n}, {e} | {' | '.join(_cell(RUNS / f'{n}-{e}-{k}') for k in CLIENTS)} |\n"
+        for n, e in product(DATA, EPSILONS)
+    )
+    write_atomic(PAGE, (_HEAD + "".join(rows)).encode())
 
 
 def _cell(folder: Path) -> str:
-    runs = [folder / f"s{seed}" for seed in SEEDS]
+    runs = [folder / f"seed-{seed}" for seed in SEEDS]
     if not all(map(is_complete, runs)):
         return "–"
     rules = fmean(json.loads((run / "result.json").read_text())["final"]["acc_central"] for run in runs)
@@ -81,51 +73,49 @@ def _cell(folder: Path) -> str:
 
 
 @cache
-def _noise(epsilon: float, steps: int, local: int) -> float:
-    mechanism = Mechanism(1.0, steps, sampling_rate=1 / local, poisson=True)
-    return calibrate_noise_multiplier(epsilon, [[SeenMechanism(mechanism)]], 1e-5)
+def _noise(epsilon: float, steps: int, share: float) -> float:
+    each = Mechanism(1.0, steps, sampling_rate=share, poisson=True)
+    return calibrate_noise_multiplier(epsilon, [[SeenMechanism(each)]], 1e-5)
 
 
-def grid(task: Task, clients: int, epsilon: float) -> dict[str, float]:
+def grid(asked: Experiment, epsilon: float) -> dict[str, float]:
     """Return the mean accuracy over the seeds of each setting of the grid."""
-    size = min(map(len, task.split.train))
-    parts = [_inputs(task, "train", part[:size]) for part in task.split.train]
-    lrs = torch.tensor(RATES).repeat_interleave(len(SEEDS))[:, None].expand(-1, task.dataset.classes).flatten()
-    x, y = _inputs(task, "test", torch.arange(len(task.dataset.test_y)).numpy())
-    rng, accuracies = torch_generator(SEEDS[0], "grid"), {}
+    task, rng, found = plan(without_auto(asked)).task.load(None), torch_generator(SEEDS[0], "grid"), dict[str, float]()
+    classes = task.dataset.classes
+
+    def given(part: str, places: np.ndarray) -> tuple[Tensor, Tensor]:
+        x, y = task.examples(part, places)
+        return torch.cat([task.inputs.normalise(x).flatten(1), torch.ones(len(x), 1)], 1), one_hot(y, classes)
+
+    parts, (x, y) = (
+        [given("train", one) for one in task.split.train],
+        given("test", np.arange(len(task.dataset.test_y))),
+    )
+    lrs = torch.tensor(RATES).repeat_interleave(len(SEEDS) * classes)
     for rounds, local in SCHEDULES:
-        sigma = _noise(epsilon, rounds * local, local)
-        model = (2 * torch.rand(x.shape[1], len(lrs), generator=rng) - 1) / (x.shape[1] - 1) ** 0.5
-        average = model
-        for server_round in range(1, rounds + 1):
-            model = sum(_trained(part, model, lrs, sigma, local, rng) for part in parts) / clients
-            kept = (1 + server_round) / (10 + server_round)
-            average = kept * average + (1 - kept) * model
-        right = ((x @ average).view(len(x), -1, task.dataset.classes).argmax(2) == y.argmax(1)[:, None]).float()
-        for lr, accuracy in zip(RATES, right.mean(0).view(len(RATES), -1).mean(1), strict=True):
-            accuracies[f"lr {lr:g}, {rounds} rounds of {local}"] = float(accuracy)
-    return accuracies
+        sigma = _noise(epsilon, rounds * local, 1 / local)
+        model = average = (2 * torch.rand(x.shape[1], len(lrs), generator=rng) - 1) / (x.shape[1] - 1) ** 0.5
+        for done in range(1, rounds + 1):
+            model = torch.stack([_trained(*part, model, lrs, sigma, local, rng) for part in parts]).mean(0)
+            average = average + (model - average) * 9 / (10 + done)
+        right = (x @ average).unflatten(1, (-1, classes)).argmax(2) == y.argmax(1)[:, None]
+        means = right.float().mean(0).view(len(RATES), -1).mean(1).tolist()
+        found |= {f"lr {lr}, {rounds} rounds of {local}": mean for lr, mean in zip(RATES, means, strict=True)}
+    return found
 
 
-def _inputs(task: Task, part: str, places) -> tuple[torch.Tensor, torch.Tensor]:
-    x, y = task.examples(part, places)
-    x = task.inputs.normalise(x).flatten(1)
-    return torch.cat([x, torch.ones(len(x), 1)], 1), one_hot(y, task.dataset.classes).float()
-
-
-def _trained(part, model, lrs, sigma: float, local: int, rng: torch.Generator) -> torch.Tensor:
-    """Return a client's model after noisy steps on Poisson batches, for all columns of rates and classes."""
-    x, y = part
+def _trained(
+    x: Tensor, y: Tensor, model: Tensor, lrs: Tensor, sigma: float, local: int, rng: torch.Generator
+) -> Tensor:
+    """Return a client's model (d, columns) after noisy steps on Poisson batches, for all rates, seeds and classes."""
     for _ in range(local):
         drawn = torch.rand(len(x), generator=rng) < 1 / local
-        xs, ys = x[drawn], y[drawn][:, None]
-        errors = torch.softmax((xs @ model).unflatten(1, (-1, y.shape[1])), 2) - ys
-        lengths = torch.linalg.vector_norm(errors, dim=2) * torch.linalg.vector_norm(xs, dim=1)[:, None]
-        errors /= lengths.clamp(min=1)[..., None]
-        noise = sigma * torch.randn(model.shape, generator=rng)
-        model = model - lrs * (xs.T @ errors.flatten(1) + noise) * local / len(x)
+        errors = torch.softmax((x[drawn] @ model).unflatten(1, (-1, y.shape[1])), 2) - y[drawn][:, None]
+        lengths = torch.linalg.vector_norm(errors, dim=2) * torch.linalg.vector_norm(x[drawn], dim=1)[:, None]
+        total = x[drawn].T @ (errors / lengths.clamp(min=1)[..., None]).flatten(1)
+        model = model - lrs * (total + sigma * torch.randn(model.shape, generator=rng)) * local / len(x)
     return model
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(tuple(sys.argv[1:]) or DATA)
