@@ -9,7 +9,6 @@ each of `SCHEDULES`: 20 settings. All its rates and seeds are simulated together
 import json
 import sys
 from dataclasses import replace
-from functools import cache
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -26,7 +25,6 @@ from flfw.privacy.calibration import calibrate_noise_multiplier
 from flfw.privacy.mechanism import Mechanism, SeenMechanism
 from flfw.rng import torch_generator
 from flfw.runs.run import choose_training, run_or_resume
-from flfw.server.checkpoint import is_complete
 
 RATES = (0.1, 0.3, 1.0, 3.0, 10.0)
 SCHEDULES = ((16, 1), (16, 4), (8, 8), (16, 16))
@@ -54,67 +52,53 @@ def main(names: tuple[str, ...]) -> None:
             write_atomic(folder / "grid.json", json.dumps(grid(asked, epsilon)).encode())
         asked = replace(asked, target_epsilon=epsilon, attack=("none",), metrics="none", engine="inproc")
         for seed in SEEDS:
-            if not is_complete(out := folder / f"seed-{seed}"):
+            if not (out := folder / f"seed-{seed}").joinpath("result.json").exists():
                 run_or_resume(choose_training(replace(asked, seed=seed, out=out), ()))
-    rows = (
-        f"| {n}, {e} | {' | '.join(_cell(RUNS / f'{n}-{e}-{k}') for k in CLIENTS)} |\n"
-        for n, e in product(DATA, EPSILONS)
-    )
-    write_atomic(PAGE, (_HEAD + "".join(rows)).encode())
+    rows = ([f"{n}, {e}", *(_cell(RUNS / f"{n}-{e}-{k}") for k in CLIENTS)] for n, e in product(DATA, EPSILONS))
+    write_atomic(PAGE, (_HEAD + "".join(f"| {' | '.join(row)} |\n" for row in rows)).encode())
 
 
 def _cell(folder: Path) -> str:
-    runs = [folder / f"seed-{seed}" for seed in SEEDS]
-    if not all(map(is_complete, runs)):
+    runs = [folder / f"seed-{seed}" / "result.json" for seed in SEEDS]
+    if not all(run.exists() for run in runs):
         return "–"
-    rules = fmean(json.loads((run / "result.json").read_text())["final"]["acc_central"] for run in runs)
+    rules = fmean(json.loads(run.read_text())["final"]["acc_central"] for run in runs)
     best = max(json.loads((folder / "grid.json").read_text()).values())
     return f"{rules:.3f}, {best:.3f}: {rules / best:.2f}"
-
-
-@cache
-def _noise(epsilon: float, steps: int, share: float) -> float:
-    each = Mechanism(1.0, steps, sampling_rate=share, poisson=True)
-    return calibrate_noise_multiplier(epsilon, [[SeenMechanism(each)]], 1e-5)
 
 
 def grid(asked: Experiment, epsilon: float) -> dict[str, float]:
     """Return the mean accuracy over the seeds of each setting of the grid."""
     task, rng, found = plan(without_auto(asked)).task.load(None), torch_generator(SEEDS[0], "grid"), dict[str, float]()
-    classes = task.dataset.classes
+    classes, tests = task.dataset.classes, np.arange(len(task.dataset.test_y))
 
     def given(part: str, places: np.ndarray) -> tuple[Tensor, Tensor]:
         x, y = task.examples(part, places)
         return torch.cat([task.inputs.normalise(x).flatten(1), torch.ones(len(x), 1)], 1), one_hot(y, classes)
 
-    parts, (x, y) = (
-        [given("train", one) for one in task.split.train],
-        given("test", np.arange(len(task.dataset.test_y))),
-    )
+    def trained(x: Tensor, y: Tensor, model: Tensor, local: int, sigma: float) -> Tensor:
+        for _ in range(local):
+            drawn = torch.rand(len(x), generator=rng) < 1 / local
+            xs, ys = x[drawn], y[drawn][:, None]
+            errors = torch.softmax((xs @ model).unflatten(1, (-1, classes)), 2) - ys
+            lengths = errors.norm(dim=2) * xs.norm(dim=1, keepdim=True)
+            total = xs.T @ (errors / lengths.clamp(min=1)[..., None]).flatten(1)
+            model = model - lrs * (total + sigma * torch.randn(model.shape, generator=rng)) * local / len(x)
+        return model
+
+    parts, (x, y) = [given("train", one) for one in task.split.train], given("test", tests)
     lrs = torch.tensor(RATES).repeat_interleave(len(SEEDS) * classes)
     for rounds, local in SCHEDULES:
-        sigma = _noise(epsilon, rounds * local, 1 / local)
+        each = Mechanism(1.0, rounds * local, sampling_rate=1 / local, poisson=True)
+        sigma = calibrate_noise_multiplier(epsilon, [[SeenMechanism(each)]], 1e-5)
         model = average = (2 * torch.rand(x.shape[1], len(lrs), generator=rng) - 1) / (x.shape[1] - 1) ** 0.5
         for done in range(1, rounds + 1):
-            model = torch.stack([_trained(*part, model, lrs, sigma, local, rng) for part in parts]).mean(0)
+            model = torch.stack([trained(*part, model, local, sigma) for part in parts]).mean(0)
             average = average + (model - average) * 9 / (10 + done)
         right = (x @ average).unflatten(1, (-1, classes)).argmax(2) == y.argmax(1)[:, None]
         means = right.float().mean(0).view(len(RATES), -1).mean(1).tolist()
         found |= {f"lr {lr}, {rounds} rounds of {local}": mean for lr, mean in zip(RATES, means, strict=True)}
     return found
-
-
-def _trained(
-    x: Tensor, y: Tensor, model: Tensor, lrs: Tensor, sigma: float, local: int, rng: torch.Generator
-) -> Tensor:
-    """Return a client's model (d, columns) after noisy steps on Poisson batches, for all rates, seeds and classes."""
-    for _ in range(local):
-        drawn = torch.rand(len(x), generator=rng) < 1 / local
-        errors = torch.softmax((x[drawn] @ model).unflatten(1, (-1, y.shape[1])), 2) - y[drawn][:, None]
-        lengths = torch.linalg.vector_norm(errors, dim=2) * torch.linalg.vector_norm(x[drawn], dim=1)[:, None]
-        total = x[drawn].T @ (errors / lengths.clamp(min=1)[..., None]).flatten(1)
-        model = model - lrs * (total + sigma * torch.randn(model.shape, generator=rng)) * local / len(x)
-    return model
 
 
 if __name__ == "__main__":

@@ -45,7 +45,6 @@ _GOAL = 1e-3  # calibrate_noise_multiplier ends at most this far below its targe
 _STEPS = 64, 256  # least and most
 _LEAST_NOISE = 1.65  # w: noise multiplier of a step, at which sampling costs a tenth more noise
 _MOST_LOCAL_STEPS = 8
-_OVER_FIRST = 3.0  # then the first weights are a tenth of the square of all lengths
 _AT_ONCE = 2**26  # numbers of per-example gradients in memory
 
 
@@ -166,7 +165,7 @@ def training_for(sizes: PublicSizes, given: Mapping[str, Any]) -> tuple[dict[str
     rounds = given.get("rounds", ceil(aim / local))
     steps, noise = rounds * local, sizes.noise_length(rounds * local)
     length = sqrt(steps * (signal**2 + noise**2))
-    lr = max(2 * sqrt(steps / length), _OVER_FIRST * sizes.first) / length
+    lr = max(2 * sqrt(steps / length), 3 * sizes.first) / length
     values = {"local_epochs": epochs, "batch_size": batch, "rounds": rounds, "lr": float(f"{lr:.2g}"), "ema": 0.9999}
     values = {name: given.get(name, value) for name, value in values.items()}
     settings = {

@@ -83,8 +83,7 @@ class Reach:
         if self.share > 1:
             return f"the noise of all rounds outweighs what can be learnt {self.share:.1f} times"
         if self.minority > 1:
-            outweighed = f"what the smaller classes can teach {self.minority:.1f} times"
-            return f"the noise of all rounds outweighs {outweighed}, so that it may name the largest class alone"
+            return f"the noise of all rounds outweighs what all but the largest class teach {self.minority:.1f} times"
         return ""
 
 
@@ -117,14 +116,12 @@ def minority_price(task: Task) -> float:
 
     Classes with shares s of the examples teach the length of (s), that is `unit_signal` where all are equal.
     """
-    labels = task.dataset.train_y
-    if not isinstance(labels, np.ndarray) or task.dataset.is_regression:
-        return 0.0
-    counts = np.sort(np.bincount(labels))
-    largest, classes = float(counts[-1] / counts.sum()), task.dataset.classes
+    labels, classes = task.dataset.train_y, task.dataset.classes
+    counted = isinstance(labels, np.ndarray) and not task.dataset.is_regression
+    *others, largest = np.sort(np.bincount(labels)) / len(labels) if counted else [0.0]
     if not 0.5 < largest < 1:
         return 0.0
-    rest = float(np.linalg.norm(counts[:-1] / counts.sum())) * sqrt(classes / (classes - 1))
+    rest = float(np.linalg.norm(others)) * sqrt(classes / (classes - 1))
     return unit_signal(classes) / rest * log2(largest / (1 - largest))
 
 

@@ -1,0 +1,23 @@
+"""The simulated grid beside a run of the same setting."""
+
+import pytest
+
+from flfw.experiment import Experiment
+from flfw.runs import run
+from research import target_epsilon
+from tests.support.small_runs import result_of
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("epsilon", "off"), [(1000.0, 0.03), (2.0, 0.08)])  # a deviation of 297 tests is 0.02
+def test_the_simulated_grid_reaches_what_a_run_reaches(tmp_path, monkeypatch, epsilon: float, off: float) -> None:
+    monkeypatch.setattr(target_epsilon, "RATES", (1.0,))
+    monkeypatch.setattr(target_epsilon, "SCHEDULES", ((6, 3),))
+    asked = {"method": "dp_fedavg", "dataset": "digits", "net": "linear", "split": "iid", "clients": 5}
+    ((setting, simulated),) = target_epsilon.grid(Experiment(**asked), epsilon).items()
+    assert setting == "lr 1.0, 6 rounds of 3"
+    settings = ("batches=poisson", "clipping=abadi", "clip=1", "momentum=0", "weight_decay=0", "grouping=flat")
+    training = {"rounds": 6, "local_epochs": 1, "batch_size": 100, "lr": 1.0, "ema": 0.9999, "set": settings}
+    shape = {"target_epsilon": epsilon, "attack": ("none",), "metrics": "none", "engine": "inproc"}
+    folder = run.run(Experiment(**asked, **training, **shape, out=tmp_path / "run"))
+    assert abs(result_of(folder)["final"]["acc_central"] - simulated) < off
