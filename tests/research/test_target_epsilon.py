@@ -9,7 +9,7 @@ from tests.support.small_runs import result_of
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("epsilon", "off"), [(1000.0, 0.03), (2.0, 0.08)])  # a deviation of 297 tests is 0.02
+@pytest.mark.parametrize(("epsilon", "off"), [(1000.0, 0.05), (2.0, 0.08)])  # a deviation of 297 tests is 0.02
 def test_the_simulated_grid_reaches_what_a_run_reaches(tmp_path, monkeypatch, epsilon: float, off: float) -> None:
     monkeypatch.setattr(target_epsilon, "RATES", (1.0,))
     monkeypatch.setattr(target_epsilon, "SCHEDULES", ((6, 3),))
