@@ -8,6 +8,7 @@ each of `SCHEDULES`: 20 settings. All its rates and seeds are simulated together
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -15,10 +16,10 @@ from statistics import fmean
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.nn.functional import one_hot
 
 from flfw.experiment import Experiment
+from flfw.files.exit_code import exit_code
+from flfw.files.parser import Parser
 from flfw.files.sealed import write_atomic
 from flfw.plans.run_plan import plan, without_auto
 from flfw.privacy.calibration import calibrate_noise_multiplier
@@ -42,9 +43,11 @@ settings (`research/target_epsilon.py`), and their ratio. Each is a mean of two 
 """
 
 
-def main(names: tuple[str, ...]) -> None:
-    """Measure the data sets that are named, and write the page."""
-    for name, epsilon, clients in product(names, EPSILONS, CLIENTS):
+def main(arguments: Sequence[str]) -> int:
+    """Measure what is missing and write the page."""
+    ask = Parser(prog="python -m research.target_epsilon", description=__doc__)
+    ask.add_argument("data", nargs="*", default=DATA, help="data sets to measure (all)")
+    for name, epsilon, clients in product(ask.parse_args(arguments).data, EPSILONS, CLIENTS):
         asked = Experiment(method="dp_fedavg", dataset=name, net="linear", split="iid", clients=clients)
         folder = RUNS / f"{name}-{epsilon}-{clients}"
         if not (folder / "grid.json").exists():
@@ -56,6 +59,7 @@ def main(names: tuple[str, ...]) -> None:
                 run_or_resume(choose_training(replace(asked, seed=seed, out=out), ()))
     rows = ([f"{n}, {e}", *(_cell(RUNS / f"{n}-{e}-{k}") for k in CLIENTS)] for n, e in product(DATA, EPSILONS))
     write_atomic(PAGE, (_HEAD + "".join(f"| {' | '.join(row)} |\n" for row in rows)).encode())
+    return 0
 
 
 def _cell(folder: Path) -> str:
@@ -72,11 +76,11 @@ def grid(asked: Experiment, epsilon: float) -> dict[str, float]:
     task, rng, found = plan(without_auto(asked)).task.load(None), torch_generator(SEEDS[0], "grid"), dict[str, float]()
     classes, tests = task.dataset.classes, np.arange(len(task.dataset.test_y))
 
-    def given(part: str, places: np.ndarray) -> tuple[Tensor, Tensor]:
+    def given(part: str, places: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         x, y = task.examples(part, places)
-        return torch.cat([task.inputs.normalise(x).flatten(1), torch.ones(len(x), 1)], 1), one_hot(y, classes)
+        return torch.cat([task.inputs.normalise(x).flatten(1), torch.ones(len(x), 1)], 1), torch.eye(classes)[y]
 
-    def trained(x: Tensor, y: Tensor, model: Tensor, local: int, sigma: float) -> Tensor:
+    def trained(x: torch.Tensor, y: torch.Tensor, model: torch.Tensor, local: int, sigma: float) -> torch.Tensor:
         for _ in range(local):
             drawn = torch.rand(len(x), generator=rng) < 1 / local
             xs, ys = x[drawn], y[drawn][:, None]
@@ -102,4 +106,4 @@ def grid(asked: Experiment, epsilon: float) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main(tuple(sys.argv[1:]) or DATA)
+    sys.exit(exit_code("python -m research.target_epsilon", lambda: main(sys.argv[1:])))
