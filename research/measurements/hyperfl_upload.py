@@ -8,8 +8,8 @@ message over those of the message with factors, for the client with the smallest
 each message is compared with the client's tensors: an error above 1e-3 of the change of all tensors sent ends this with
 exit code 1.
 
-Further figures: the rank; and seconds of the processor: of the client's round without factors, of making them, and of reading them. Real data only, below
-$FLFW_DATA. The last line of the output is one JSON object.
+Further figures: the rank; and seconds of the processor: of the client's round without factors, of making them, and of
+reading them. Real data only, below $FLFW_DATA. The last line of the output is one JSON object.
 """
 
 import statistics
