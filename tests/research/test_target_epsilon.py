@@ -1,4 +1,6 @@
-"""The simulated grid beside a run of the same setting."""
+"""The simulated training beside a run of the same settings."""
+
+from pathlib import Path
 
 import pytest
 
@@ -10,14 +12,15 @@ from tests.support.small_runs import result_of
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "off"), [(1000.0, 0.05), (2.0, 0.08)])  # a deviation of 297 tests is 0.02
-def test_the_simulated_grid_reaches_what_a_run_reaches(tmp_path, monkeypatch, epsilon: float, off: float) -> None:
-    monkeypatch.setattr(target_epsilon, "RATES", (1.0,))
-    monkeypatch.setattr(target_epsilon, "SCHEDULES", ((6, 3),))
+def test_the_simulation_reaches_what_a_run_reaches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epsilon: float, off: float
+) -> None:
+    monkeypatch.setattr(target_epsilon, "SCHEDULES", ())
     asked = {"method": "dp_fedavg", "dataset": "digits", "net": "linear", "split": "iid", "clients": 5}
-    ((setting, simulated),) = target_epsilon.grid(Experiment(**asked), epsilon).items()
-    assert setting == "lr 1.0, 6 rounds of 3"
     settings = ("batches=poisson", "clipping=abadi", "clip=1", "momentum=0", "weight_decay=0", "grouping=flat")
-    training = {"rounds": 6, "local_epochs": 1, "batch_size": 100, "lr": 1.0, "ema": 0.9999, "set": settings}
-    shape = {"target_epsilon": epsilon, "attack": ("none",), "metrics": "none", "engine": "inproc"}
-    folder = run.run(Experiment(**asked, **training, **shape, out=tmp_path / "run"))
-    assert abs(result_of(folder)["final"]["acc_central"] - simulated) < off
+    asked |= {"rounds": 6, "local_epochs": 1, "batch_size": 100, "lr": 1.0, "ema": 0.9999, "set": settings}
+    asked |= {"target_epsilon": epsilon, "attack": ("none",), "metrics": "none", "engine": "inproc"}
+    chosen = Experiment(**asked, out=tmp_path / "run")
+    ((setting, simulated),) = target_epsilon.grid(chosen).items()
+    assert setting == "lr 1.0, 6 rounds of 3 as chosen"
+    assert abs(result_of(run.run(chosen))["final"]["acc_central"] - simulated) < off
