@@ -53,6 +53,8 @@ def main(arguments: Sequence[str]) -> int:
         asked = Experiment(method="dp_fedavg", dataset=name, net="linear", split="iid", clients=clients)
         asked = replace(asked, target_epsilon=epsilon, attack=("none",), metrics="none", engine="inproc")
         folder = RUNS / f"{name}-{epsilon}-{clients}"
+        if all((folder / one).exists() for one in ("grid.json", *(f"seed-{seed}/result.json" for seed in SEEDS))):
+            continue
         chosen = [choose_training(replace(asked, seed=seed, out=folder / f"seed-{seed}"), ()) for seed in SEEDS]
         if not (folder / "grid.json").exists():
             folder.mkdir(parents=True, exist_ok=True)
