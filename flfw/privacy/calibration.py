@@ -10,12 +10,14 @@ protected against the server and everybody else.
               full; of two classes and a linear model only the class sets its gradient's sign then, and the larger wins
     z         noise multiplier of T steps on all examples; it grows as sqrt(T)
     q         share of a client's examples in a batch: as large as the noise of sampling asks for, see below (De et al.)
-    rounds    T over the local steps of one pass, at most 8, in which clients' models move apart (McMahan et al.)
+    rounds    T over the local steps of one pass. In them clients' models move apart: at most 8 (McMahan et al.), and at
+              most T (1 + (m / N)^2) / K, as a client's own noise is sqrt(K) times that of the mean, but at most R
     N         length of the noise in the mean over K clients, over C: z sqrt(d K) / n, for d weights and n examples
     m         length of the mean of unit gradients: 1 / sqrt(c), as those of c classes point different ways
     lr        R / sqrt(T (m^2 + N^2)), the best step of SGD that travels R with gradients of that size (Bassily et al.)
     R         2 sqrt(S), S = sqrt(T / (m^2 + N^2)): SGD ends at a loss of R / S above the best within R, which itself is
-              below 4 / R, as log(1 + exp(-v R)) is for margins v from 0.08; the sum is least there (Song et al.)
+              below 4 / R, as log(1 + exp(-v R)) is for margins v from 0.08; the sum is least there (Song et al.). At
+              least 3 times the length of first weights that are noise themselves, as those of a linear model are
     ema       the model is the average of the rounds' models, for which that lr holds; weights as De et al. have them
 
 No momentum and no weight decay, by which noise lasts; GroupNorm for BatchNorm, which mixes examples (De et al.).
@@ -119,6 +121,7 @@ class PublicSizes:
         share: of all clients that are in a round.
         weights: number of trained weights.
         classes: number of classes; 1: a regression.
+        first: length of random first weights that only add noise; 0: there are none, as in hidden layers.
     """
 
     noise: float
@@ -127,6 +130,7 @@ class PublicSizes:
     share: float
     weights: int
     classes: int
+    first: float = 0.0
 
     def noise_length(self, steps: int) -> float:
         """Compute N, the length of the noise in the mean of all clients over the bound."""
@@ -153,13 +157,15 @@ def training_for(sizes: PublicSizes, given: Mapping[str, Any]) -> tuple[dict[str
     """
     mean, signal = sizes.examples / sizes.clients, unit_signal(sizes.classes)
     aim = min(max(round((signal / sizes.noise_length(1)) ** 2), _STEPS[0]), _STEPS[1])
-    epochs = given.get("local_epochs", 1)
-    share = min(1.0, max(_LEAST_NOISE / (sizes.noise * sqrt(aim * sizes.share)), epochs / _MOST_LOCAL_STEPS))
+    apart = aim * (1 + (signal / sizes.noise_length(aim)) ** 2) / sizes.clients
+    most, epochs = min(max(1, int(apart)), _MOST_LOCAL_STEPS), given.get("local_epochs", 1)
+    share = min(1.0, max(_LEAST_NOISE / (sizes.noise * sqrt(aim * sizes.share)), epochs / most))
     batch = given.get("batch_size", ceil(share * mean))
     local = epochs * ceil(mean / batch)
     rounds = given.get("rounds", ceil(aim / local))
-    noise = sizes.noise_length(rounds * local)
-    lr = 2 * (rounds * local) ** -0.25 * (signal**2 + noise**2) ** -0.75
+    steps, noise = rounds * local, sizes.noise_length(rounds * local)
+    length = sqrt(steps * (signal**2 + noise**2))
+    lr = max(2 * sqrt(steps / length), 3 * sizes.first) / length
     values = {"local_epochs": epochs, "batch_size": batch, "rounds": rounds, "lr": float(f"{lr:.2g}"), "ema": 0.9999}
     values = {name: given.get(name, value) for name, value in values.items()}
     settings = {

@@ -13,7 +13,7 @@ the number of steps changes. All follow from the settings.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import log, sqrt
+from math import log, log2, sqrt
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -53,6 +53,8 @@ class Reach:
         weight: root mean square of the first weights.
         share: length of the noise of all rounds over what they can be expected to teach, for any data; times
             sqrt(2 ln c), as the largest noise of c classes' scores is that many deviations.
+        minority: the same over what all classes but the largest can teach, times the bits of the odds against them,
+            which they must outweigh; 0: no class has more than half of the examples.
     """
 
     steps: int
@@ -61,6 +63,7 @@ class Reach:
     noise: float
     weight: float
     share: float
+    minority: float = 0.0
 
     @property
     def sentence(self) -> str:
@@ -79,6 +82,8 @@ class Reach:
             return f"each round adds noise of {self.noise:.2g} to weights of {self.weight:.2g}"
         if self.share > 1:
             return f"the noise of all rounds outweighs what can be learnt {self.share:.1f} times"
+        if self.minority > 1:
+            return f"the noise of all rounds outweighs what all but the largest class teach {self.minority:.1f} times"
         return ""
 
 
@@ -103,7 +108,21 @@ def reach(run_plan: RunPlan, task: Task) -> Reach | None:
     )
     signal = movement * groups * (unit_signal(task.dataset.classes) if chosen.clips_examples else 1.0)
     share = noise * sqrt(run.rounds * count * 2 * log(max(2, task.dataset.classes))) / signal
-    return Reach(steps, movement * groups, start, noise, start / sqrt(count), share)
+    return Reach(steps, movement * groups, start, noise, start / sqrt(count), share, share * minority_price(task))
+
+
+def minority_price(task: Task) -> float:
+    """Return how many times less noise the smaller classes bear than equal ones would; 0: no class has more than half.
+
+    Classes with shares s of the examples teach the length of (s), that is `unit_signal` where all are equal.
+    """
+    labels, classes = task.dataset.train_y, task.dataset.classes
+    counted = isinstance(labels, np.ndarray) and not task.dataset.is_regression
+    *others, largest = np.sort(np.bincount(labels)) / len(labels) if counted else [0.0]
+    if not 0.5 < largest < 1:
+        return 0.0
+    rest = float(np.linalg.norm(others)) * sqrt(classes / (classes - 1))
+    return unit_signal(classes) / rest * log2(largest / (1 - largest))
 
 
 def first_weights(plan: ClientPlan) -> torch.Tensor:

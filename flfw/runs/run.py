@@ -331,13 +331,14 @@ def choose_training(experiment: Experiment, given: Collection[str]) -> Experimen
     if not is_known(task.split):
         return experiment
     privacy, clients = run_plan.client.privacy, experiment.per_round
-    share = clients / experiment.clients
+    share, first = clients / experiment.clients, first_weights(run_plan.client)
+    linear = len(list(run_plan.client.model.parameters())) <= 2 and not experiment.weights
     sizes = calibration.PublicSizes(
         calibration.calibrate_noise_multiplier(
             experiment.target_epsilon, [[SeenMechanism(Mechanism(1.0, 1))]], privacy.delta, privacy.tightest
         ),
         max(1, round(total(task.split.train) * share)), clients, share,
-        len(first_weights(run_plan.client)), task.dataset.classes,
+        len(first), task.dataset.classes, float(first.norm()) * linear,
     )  # fmt: skip
     named = {name: value for name, value in vars(experiment).items() if name in given}
     values, more, reasons = calibration.training_for(sizes, named)

@@ -25,7 +25,6 @@ from functools import cache
 from math import sqrt
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -52,7 +51,7 @@ from flfw.recording.observation import Examples
 from flfw.rng import initialising, numpy_generator, torch_generator
 from flfw.strategies.fed_cdp import FedCDPSettings
 from flfw.task.defence import LocalStep
-from research.measurements.membership_attack import auc
+from research.measurements.membership_attack import auc, means
 
 _MEMBERS, _PUBLIC, _WIDTH, _LR = 40, 400, 256, 0.1
 _WIDE = 1e6  # a bound that clips nothing
@@ -253,13 +252,7 @@ def scored(name: str, draw: ClientStep) -> dict[str, float]:
 def measured(name: str, draws: int, public: int = _PUBLIC) -> dict[str, dict[str, float]]:
     """Return mean and standard error over draws, of both AUCs and of their difference."""
     rows = [scored(name, drawn(seed, public)) for seed in range(draws)]
-    columns = {key: [row[key] for row in rows] for key in rows[0]}
-    if "told" in columns:
-        columns["gain"] = [row["told"] - row["not_told"] for row in rows]
-    return {
-        key: {"mean": round(float(np.mean(each)), 4), "error": round(float(np.std(each) / sqrt(draws)), 4)}
-        for key, each in columns.items()
-    }
+    return means([{**row, "gain": row["told"] - row["not_told"]} if "told" in row else row for row in rows], "mean")
 
 
 def lines(results: dict[str, Any]) -> list[str]:

@@ -16,8 +16,6 @@ images, the network's numbers and the first guesses.
   succeed. Sent: training mode, and both sides know the batch's statistics. In the others the network is in evaluation
   mode. Own: its running statistics are those of the batch. Equal: both weigh half of the squared distance by 1, the
   default of their class for it; in this attack theirs has 1e-4. Trained: 200 steps, and the true running statistics.
-- ``ig_equal``, ``ig_default``: `ig` against their ``invertinggradients``, ResNet-18 in evaluation mode. Equal: one
-  constant weight of the total variation of 0.01. Default: ours as users run it, theirs with its weight of 0.2.
 
 A search has one batch for each seed: 8 images, or one of 16 pixels, in ``_trained`` two. Both sides have as many
 iterations and the same first guess. Beside them stand the PSNR of that guess and of grey images: where neither side is
@@ -41,11 +39,9 @@ from torch import Tensor, nn
 
 from benchmarks import breaching_env, output
 from benchmarks.attack_victims import Victims, matched_psnrs, pictures, victims
-from benchmarks.our_search import TV
 from benchmarks.their_search import Theirs
 from flfw import nets
 from flfw.attacks.gradinversion import GradInversion, GradInversionSettings
-from flfw.attacks.ig import IG, IGSettings
 from flfw.attacks.imprint import Imprint, ImprintSettings
 from flfw.files.parser import Parser
 from flfw.inversion.client_models.victim import PlainVictim
@@ -59,7 +55,7 @@ from flfw.rng import initialising
 
 _AHEAD_DB = 1.0  # by which theirs may be ahead
 _EXACT_DB = 40.0
-_BATCH = 8
+_BATCH, _TV, _CONFIG = 8, 0.2, "seethroughgradients"
 _BINS, _SIZES, _PUBLIC, _PUBLIC_FROM = 128, (8, 32), 5000, 20_000
 _PLACE = "extractor.imposed."
 _SHALLOW = "research.measurements.batch_parity:shallow"
@@ -73,9 +69,7 @@ class BatchCase:
     Attributes:
         network: its name in `flfw.nets`.
         iterations: of both sides.
-        config: of breaching.
         training: whether BatchNorm normalises by the batch.
-        equal: whether `ig` has one constant weight of the total variation, as theirs.
         batch: images of each.
         side: height and width of the images.
         steps: of training, before.
@@ -86,20 +80,13 @@ class BatchCase:
 
     network: str
     iterations: int
-    config: str
     training: bool = False
-    equal: bool = False
     batch: int = _BATCH
     side: int | None = None
     steps: int = 0
     reveals: bool = False
     seen_only_it: bool = False
     scale: float | None = None
-
-    @property
-    def tv(self) -> float:
-        """Weight of their total variation under ``invertinggradients``."""
-        return TV if self.equal else 0.2
 
     def victims(self, seed: int) -> Victims:
         """Return a seed's batch."""
@@ -109,26 +96,19 @@ class BatchCase:
 
     def recipe(self) -> SearchConfig:
         """Return the settings of our search."""
-        if self.config == "seethroughgradients":
-            ours = GradInversion(GradInversionSettings(self.iterations, restarts=1, labels="given")).recipe(None)
-            return ours if self.scale is None else replace(ours, distance=halved_squares(self.scale))
-        settings = (
-            IGSettings(self.iterations, tv=TV, schedule="constant") if self.equal else IGSettings(self.iterations)
-        )
-        return IG(settings).recipe(None)
+        ours = GradInversion(GradInversionSettings(self.iterations, restarts=1, labels="given")).recipe(None)
+        return ours if self.scale is None else replace(ours, distance=halved_squares(self.scale))
 
 
-_SMALL = BatchCase(_SHALLOW, 1000, "seethroughgradients", batch=1, side=16)
+_SMALL = BatchCase(_SHALLOW, 1000, batch=1, side=16)
 CASES = {
-    "gradinversion_shallow": BatchCase(_SHALLOW, 1000, "seethroughgradients", training=True),
-    "gradinversion_resnet18": BatchCase("resnet18", 300, "seethroughgradients", training=True),
-    "gradinversion_eval": BatchCase("resnet18", 300, "seethroughgradients"),
+    "gradinversion_shallow": BatchCase(_SHALLOW, 1000, training=True),
+    "gradinversion_resnet18": BatchCase("resnet18", 300, training=True),
+    "gradinversion_eval": BatchCase("resnet18", 300),
     "gradinversion_sent": replace(_SMALL, training=True, reveals=True),
     "gradinversion_own": replace(_SMALL, seen_only_it=True),
     "gradinversion_own_equal": replace(_SMALL, seen_only_it=True, scale=1.0),
     "gradinversion_trained": replace(_SMALL, batch=2, steps=200),
-    "ig_equal": BatchCase("resnet18", 300, "invertinggradients", equal=True),
-    "ig_default": BatchCase("resnet18", 300, "invertinggradients"),
 }
 PARTS = {
     "imprint": output.BenchmarkPart("images read off imprint modules of either side", 60, 25),
@@ -139,8 +119,6 @@ PARTS = {
     "gradinversion_own": output.BenchmarkPart("GradInversion, one small image, its statistics the running ones", 60, 0),
     "gradinversion_own_equal": output.BenchmarkPart("the same with equal weights", 60, 0),
     "gradinversion_trained": output.BenchmarkPart("GradInversion, two small images, trained weights", 60, 0),
-    "ig_equal": output.BenchmarkPart("IG, ResNet-18, equal weights", 300, 0),
-    "ig_default": output.BenchmarkPart("IG, ResNet-18, defaults", 300, 0),
 }
 
 
@@ -181,9 +159,7 @@ def compared(theirs: Theirs, folder: Path, case: BatchCase, seeds: int) -> dict[
     rows: dict[str, list[float]] = {"ours": [], "theirs": [], "start": [], "grey": []}
     for seed in range(seeds):
         attacked = case.victims(seed)
-        _, answer = theirs(
-            attacked, folder, "attack", case.iterations, tv=case.tv, config=case.config, scale=case.scale
-        )
+        _, answer = theirs(attacked, folder, "attack", case.iterations, tv=_TV, config=_CONFIG, scale=case.scale)
         grey = attacked.inputs.normalise(torch.full_like(attacked.truth, 0.5))
         guesses = {"ours": searched(attacked, case.recipe()), "theirs": answer["images"]}
         for side, images in {**guesses, "start": attacked.start, "grey": grey}.items():

@@ -35,7 +35,7 @@ from flfw.nets.training.optimisers import loss_and_grad
 from flfw.recording.observation import Examples, Knowledge, Observation, Reconstruction, Vantage
 from flfw.rng import initialising, numpy_generator, torch_generator
 
-_SEEDS, _FIRST, _ITERATIONS = 3, 20000, 300
+_SEEDS, _FIRST, _ITERATIONS, _BATCH, _MESSAGES = 3, 20000, 300, 4, 3
 _SEARCHES = {
     "tv": IGSettings(_ITERATIONS),
     "tv_3": IGSettings(_ITERATIONS, restarts=3),
@@ -43,17 +43,8 @@ _SEARCHES = {
 }
 
 
-@dataclass(frozen=True)
-class _Case:
-    """Network, batch size, messages for each seed, and deviation of the noise."""
-
-    net: str
-    batch: int
-    messages: int
-    std: float = 0.0
-
-
-CASES = {"cnn1_4": _Case("cnn1", 4, 3), "noise": _Case("cnn1", 4, 3, 10.0)}
+NOISES = {"cnn1_4": 0.0, "noise": 10.0}
+"""Deviation of the noise, by part."""
 PARTS = {
     "cnn1_4": output.BenchmarkPart("cnn1, batches of 4, undefended", 430, 30),
     "noise": output.BenchmarkPart("cnn1, batches of 4, hidden by noise", 200, 0),
@@ -74,24 +65,24 @@ class FlowRow:
     p: float
 
 
-def messages(case: _Case, seed: int, dataset: Dataset) -> tuple[list[Observation], list[Knowledge], list[np.ndarray]]:
+def messages(std: float, seed: int, dataset: Dataset) -> tuple[list[Observation], list[Knowledge], list[np.ndarray]]:
     """Compute the messages of a seed, with the knowledge granted about them and their true images."""
     inputs = InputSpec.from_constants(dataset.shape, dataset.mean, dataset.std)
     with initialising(seed, "flow prior"):
-        net = nets.build(case.net, dataset.shape, dataset.classes)
+        net = nets.build("cnn1", dataset.shape, dataset.classes)
     named, received = dict(net.named_parameters()), nets.tensors(net)
     victim, public = PlainVictim(net, received, ("*",), inputs), Examples(*_test_images(dataset))
-    mechanism = DPGaussianAdaptation({"std": case.std, "clip": 0.0}) if case.std else None
+    mechanism = DPGaussianAdaptation({"std": std, "clip": 0.0}) if std else None
     observations, knowledge, truth = [], [], []
-    for i in range(case.messages):
-        first = _FIRST + 1000 * seed + case.batch * i
-        images = dataset.train_x[range(first, first + case.batch)]
-        x, y = torch.tensor(images).float() / 255, torch.tensor(dataset.train_y[range(first, first + case.batch)])
+    for i in range(_MESSAGES):
+        first = _FIRST + 1000 * seed + _BATCH * i
+        images = dataset.train_x[range(first, first + _BATCH)]
+        x, y = torch.tensor(images).float() / 255, torch.tensor(dataset.train_y[range(first, first + _BATCH)])
         _, gradients = loss_and_grad(cross_entropy(net(inputs.normalise(x)), y), named)
         noise = torch_generator(seed, "noise", i)
-        sent = {n: g + case.std * torch.randn(g.shape, generator=noise) for n, g in gradients.items()}
+        sent = {n: g + std * torch.randn(g.shape, generator=noise) for n, g in gradients.items()}
         observations.append(Observation(Vantage.SERVER, "probe", "target", 0, 0, i, sent, received))
-        knowledge.append(Knowledge(victim, case.batch, y, operator=mechanism, public=public))
+        knowledge.append(Knowledge(victim, _BATCH, y, operator=mechanism, public=public))
         truth.append(x.numpy())
     return observations, knowledge, truth
 
@@ -100,12 +91,12 @@ def _test_images(dataset: Dataset) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.tensor(dataset.test_x).float() / 255, torch.tensor(dataset.test_y)
 
 
-def measure(case: _Case, settings: IGSettings, seeds: int, dataset: Dataset) -> FlowRow:
+def measure(std: float, settings: IGSettings, seeds: int, dataset: Dataset) -> FlowRow:
     """Attack the messages of all seeds, and judge the results."""
     samples, labels = _test_images(dataset)
     public, attempts, scores, distances, truths = PublicData(samples.numpy(), labels.numpy()), [], [], [], []
     for seed in range(seeds):
-        observations, knowledge, truth = messages(case, seed, dataset)
+        observations, knowledge, truth = messages(std, seed, dataset)
         rngs = [torch_generator(seed, "flow prior attack", i) for i in range(len(truth))]
         attack = IG(settings)
         for i, result in enumerate(attack.run(observations, knowledge, rngs)):
@@ -146,7 +137,7 @@ def main() -> None:
     for part in run.parts():
         tables[part] = {}
         for name, settings in searches.items():
-            tables[part][name] = measure(CASES[part], settings, run.amount(_SEEDS, 1), dataset)
+            tables[part][name] = measure(NOISES[part], settings, run.amount(_SEEDS, 1), dataset)
             run.begin(f"{name}: {tables[part][name]}")
     results = {part: {name: vars(row) for name, row in table.items()} for part, table in tables.items()}
     run.report({"flow_prior": results}, [line for part, table in tables.items() for line in lines(part, table)])

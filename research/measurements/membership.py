@@ -1,6 +1,6 @@
-"""Power and cost of membership inference.
+"""Power of membership inference.
 
-``python -m research.measurements.membership [--json] [--quick] [--only fresh speed]``.
+``python -m research.measurements.membership [--json] [--quick] [--only fresh steps]``.
 
 One mean gradient over N examples of CNN 1 is the update, in evaluation mode; its members and as many other examples are
 the candidates, and 1,500 more are public. All are MNIST's, from $FLFW_DATA; without it, and with ``--quick``, they are
@@ -17,8 +17,6 @@ scikit-learn's digits, which the JSON object says.
   8, 80 and 320 examples at fresh weights, the mean over draws with its standard error.
 - steps: the same for 80 examples after 1, 10 and 60 local steps of 8 examples (1, 1 and 6 epochs), and after 10 steps
   from the trained network; no prediction holds there.
-- speed: seconds of the processor for the whole attack on 300 members and 300 others over ten rounds of 30 local steps,
-  with nine other clients, and of each part of its work.
 
 The last line of the output is one JSON object.
 """
@@ -46,17 +44,15 @@ from flfw.inversion.sketch import Sketch
 from flfw.nets.net import Net, Tensors
 from flfw.recording.observation import Examples
 from flfw.rng import initialising, numpy_generator, torch_generator
-from research.measurements.membership_attack import ClientTraining, auc, scores, timed, view
+from research.measurements.membership_attack import ClientTraining, auc, means, scores, view
 
 _WIDTH, _PUBLIC, _EXAMPLES = 512, 1500, (8, 80, 320)
-_GOALS = {"speed_s": 120.0}  # of two cores for a minute
 PARTS = {
     "fresh": output.BenchmarkPart("AUC of one gradient at fresh weights", 120, 8),
     "trained": output.BenchmarkPart("AUC of one gradient after three epochs", 120, 0),
     "null": output.BenchmarkPart("p-values with permuted membership", 60, 8),
     "attack": output.BenchmarkPart("AUC of the attack after one step", 60, 0),
     "steps": output.BenchmarkPart("AUC of the attack after several steps", 100, 10),
-    "speed": output.BenchmarkPart("the attack on 600 candidates over ten rounds", 60, 15),
 }
 
 
@@ -176,14 +172,6 @@ def attacked(
     return _means(of_seed, draws)
 
 
-def spent(name: str, rounds: int, public: int) -> dict[str, float]:
-    """Return seconds of the processor for the attack on 600 candidates over some rounds, with nine other clients."""
-    training, clients = ClientTraining(300, 30, 10), 10 if name == "mnist" else 2
-    draw = some(name, 300 * (clients + 1) + public, 0)
-    views = [view(network, draw, training, seed, clients) for seed in range(rounds)]
-    return {part: round(seconds, 2) for part, seconds in timed(views).items()}
-
-
 def some(name: str, count: int, seed: int, kept: int = 0) -> Examples:
     """Draw distinct examples; the ``kept`` first of the permutation are left for training."""
     x, y = examples(name)
@@ -197,11 +185,7 @@ def _means(of_seed: Callable[[int], Mapping[str, Tensor | float]], draws: int) -
         {name: auc(part) if isinstance(part, Tensor) else part for name, part in of_seed(seed).items()}
         for seed in range(draws)
     ]
-    columns = {name: [row[name] for row in rows] for name in rows[0]}
-    return {
-        name: {"auc": round(float(np.mean(each)), 4), "error": round(float(np.std(each) / draws**0.5), 4)}
-        for name, each in columns.items()
-    }
+    return means(rows, "auc")
 
 
 def measure(run: output.BenchmarkRun) -> dict[str, Any]:
@@ -216,12 +200,8 @@ def measure(run: output.BenchmarkRun) -> dict[str, Any]:
             results[part] = areas(name, partial(_trained_on, name), run.amount(8, 1), public, 2000)
         elif part == "null":
             results[part] = uniform(name, run.amount(20, 5), public)
-        elif part in ("attack", "steps"):
-            results[part] = _of_the_attack(run, part, name, public)
         else:
-            seconds = spent(name, run.amount(10, 1), public)
-            results["speed"], results["speed_s"] = seconds, seconds["all"]
-            results |= {"goal": _GOALS, "met": {"speed_s": seconds["all"] <= _GOALS["speed_s"]}}
+            results[part] = _of_the_attack(run, part, name, public)
     return results
 
 
@@ -253,9 +233,6 @@ def lines(results: dict[str, Any]) -> list[str]:
             words.append(f"{part}, {case}: AUC {aucs}")
     if "null" in results:
         words.append(f"permuted membership: p-values uniform with p = {results['null']['uniform_p']}")
-    if "speed_s" in results:
-        words.append(f"the attack on 600 candidates: {results['speed_s']} s of the processor")
-        words += [f"  {part}: {seconds} s" for part, seconds in results["speed"].items() if part != "all"]
     return words
 
 

@@ -1,20 +1,15 @@
 """Whole attack on membership in a simulated round of training: for `research.measurements.membership`."""
 
-import cProfile
-import inspect
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, final
+from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from flfw.adversary.membership import gradients, shadow_models, statistics
 from flfw.adversary.membership.operating_points import area
 from flfw.adversary.membership.shadow_models import ShadowClients, ShadowSets
-from flfw.adversary.membership.statistics import Whitening
 from flfw.adversary.membership_attack import MembershipRound, MembershipView
 from flfw.attacks import membership
 from flfw.inversion.client_models.victim import PlainVictim
@@ -26,17 +21,6 @@ from flfw.rng import numpy_generator, torch_generator
 
 _LR = 0.1
 _INPUTS = InputSpec.from_constants((1, 28, 28), (0.0,), (1.0,))
-WORK: Mapping[str, Callable[..., Any]] = {
-    "gradients of candidates": gradients.compared_gradients,
-    "gradients of public examples": gradients.gradient_sketches,
-    "covariance": Whitening.fit.__func__,
-    "whitened projections": Whitening.against,
-    "losses": statistics.losses_with,
-    "shadow trainings": ShadowClients.train.__func__,
-    "logits": shadow_models.confidences,
-    "log-ratios": shadow_models.excess_ratio,
-}
-"""Parts of the attack's work and the functions that do them, of which none calls another one."""
 
 
 @final
@@ -99,18 +83,10 @@ def auc(values: Tensor) -> float:
     return area(values.numpy(), members, np.zeros(len(values), int), numpy_generator(0, "area"), draws=1).auc
 
 
-def timed(rounds: Sequence[MembershipView]) -> Mapping[str, float]:
-    """Return seconds of the processor for the attack on one client over some rounds: in all, and of each part.
-
-    Args:
-        rounds: views of the client, each of one round, on the same candidates.
-    """
-    first = rounds[0]
-    whole = replace(first, rounds=tuple(one for each in rounds for one in each.rounds))
-    profile = cProfile.Profile(time.process_time)
-    begun = time.process_time()
-    profile.runcall(scores, whole, 0)
-    total = time.process_time() - begun
-    spent = {entry.code: entry.totaltime for entry in profile.getstats()}
-    result = {part: spent[inspect.unwrap(function).__code__] for part, function in WORK.items()}
-    return {"all": total, **result, "rest": total - sum(result.values())}
+def means(rows: Sequence[Mapping[str, float]], name: str) -> dict[str, dict[str, float]]:
+    """Return the mean and the standard error of each column of rows, the mean under a name."""
+    columns = {key: [row[key] for row in rows] for key in rows[0]}
+    return {
+        key: {name: round(float(np.mean(each)), 4), "error": round(float(np.std(each) / len(each) ** 0.5), 4)}
+        for key, each in columns.items()
+    }

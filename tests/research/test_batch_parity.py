@@ -141,9 +141,9 @@ def test_the_gradient_behind_a_module_gives_both_images_of_a_batch() -> None:
 def test_lines_say_what_was_missed_and_where_nothing_was_recovered() -> None:
     row = {"ours_mean": 9.0, "theirs_mean": 11.0, "apart": -2.0, "within": False, "above_grey": False}
     row |= {"start_mean": 8.0, "grey_mean": 12.0}
-    (line,) = lines("ig_equal", row)
+    (line,) = lines("gradinversion_eval", row)
     assert "-2.0 dB (goal: at least -1.0: missed)" in line and line.endswith("neither recovers anything")
-    (line,) = lines("ig_equal", {**row, "within": True, "above_grey": True})
+    (line,) = lines("gradinversion_eval", {**row, "within": True, "above_grey": True})
     assert "missed" not in line and "neither" not in line
 
 
@@ -153,7 +153,7 @@ def test_both_sides_read_and_search(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     rows = imprint(python(), tmp_path, 1, seeds=1)
     assert [(row["module"], row["batch"]) for row in rows] == [(who, n) for who in ("ours", "theirs") for n in (8, 32)]
     assert all(0 <= row[side] <= row["images"] for row in rows for side in ("ours", "theirs"))
-    for name in ("gradinversion_shallow", "gradinversion_sent", "gradinversion_own_equal", "ig_equal"):
+    for name in ("gradinversion_shallow", "gradinversion_sent", "gradinversion_own_equal"):
         case = replace(CASES[name], network=CASES["gradinversion_shallow"].network, iterations=3)
         row = compared(Theirs(python(), 1), tmp_path, case, seeds=1)
         assert row["of"] == 3 and len(row["ours"]) == len(row["theirs"]) == 1

@@ -56,13 +56,3 @@ def test_a_view_grants_what_the_client_did_and_marks_no_member() -> None:
     one = membership_attack.view(membership.network, draw, ClientTraining(4, 1), 0, clients=3).rounds[0]
     for name, value in gradient.items():
         torch.testing.assert_close((one.received[name] - one.sent[0][name]) / 0.1, value, atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.slow
-def test_seconds_of_all_parts_are_those_of_the_attack() -> None:
-    draw = membership.some("digits", 60, 0)
-    views = [membership_attack.view(membership.network, draw, ClientTraining(4, 1), seed, 2) for seed in range(2)]
-    seconds = membership_attack.timed(views)
-    assert set(seconds) == {"all", "rest", *membership_attack.WORK}
-    assert all(value > 0 for value in seconds.values())
-    assert sum(seconds.values()) == pytest.approx(2 * seconds["all"])

@@ -1,7 +1,8 @@
 """Reach of private experiments: the largest movement and the noise by hand, and the cells that cannot learn."""
 
 import json
-from math import log, sqrt
+from dataclasses import replace
+from math import log, log2, sqrt
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -13,7 +14,7 @@ from flfw.command.api.summary import summary
 from flfw.experiment import Experiment
 from flfw.plans.run_plan import plan, without_auto
 from flfw.runs import run
-from flfw.runs.reach import Reach, keep, notes_on_learning, reach, uninformative
+from flfw.runs.reach import Reach, keep, minority_price, notes_on_learning, reach, uninformative
 from flfw.task.task import Task
 from tests.support.small_runs import tiny
 
@@ -70,6 +71,36 @@ def test_what_cannot_learn_says_why_and_what_can_says_nothing() -> None:
     assert short is not None and "move the weights by at most" in short.obstacle
     assert loud is not None and "adds noise of" in loud.obstacle
     assert fine is not None and fine.obstacle == "" and "clipped steps" in fine.sentence
+
+
+@pytest.mark.parametrize(
+    ("counts", "price"),
+    [
+        ((50, 50), 0.0),
+        ((75, 25), 2 * log2(3)),  # the smaller class teaches 1 / 4, each of two equal ones 1 / 2; odds of three to one
+        ((80, 10, 10), sqrt(1 / 3) / (sqrt(0.02) * sqrt(3 / 2)) * log2(4)),
+        ((40, 30, 30), 0.0),
+        ((100, 0), 0.0),
+    ],
+)
+def test_smaller_classes_bear_less_noise(counts: tuple[int, ...], price: float) -> None:
+    task = reached("fedavg")[1]
+    labels = np.repeat(np.arange(len(counts)), counts)
+    unequal = replace(task, dataset=replace(task.dataset, train_y=labels, classes=len(counts)))
+    assert minority_price(unequal) == pytest.approx(price)
+    seen = Reach(steps=64, movement=8.0, start=1.0, noise=0.0, weight=1.0, share=0.4, minority=0.4 * price)
+    assert ("largest class" in seen.obstacle) == (price > 2.5)
+
+
+@pytest.mark.parametrize(("ones", "warned"), [(50, False), (76, True)])
+def test_a_table_with_most_rows_in_one_class_is_warned_of(tmp_path: Path, ones: int, warned: bool) -> None:
+    """The same noise is 0.4 of what equal classes teach, and more than what one with a quarter of the rows does."""
+    rows = [f"{at % 10},{int(at % 100 < ones)}" for at in range(300)]
+    (tmp_path / "rows.csv").write_text("\n".join(["number,income", *rows]) + "\n")
+    given = {"dataset": f"csv:{tmp_path / 'rows.csv'}@income", "attack": ("none",), "split": "iid", "lr": 1.0}
+    noise = ("noise_multiplier=15", "clip=1", "momentum=0")
+    said = run.check(tiny(method="dp_fedavg", **given, set=noise))[2]
+    assert any("outweighs what all but the largest class teach" in note for note in said) == warned
 
 
 def finished(folder: Path, seen: Reach | None, task: Task, loss: float | None = 0.1, accuracy: float = 0.5) -> str:
