@@ -25,6 +25,7 @@ from flfw.audit.controls import UNDEFENDED, WEAK_DEFENCE
 from flfw.audit.jobs import ANALYTIC, EASY, UPLOAD, AttackJob, Exchange, JobResult, ProbeSet
 from flfw.audit.measures.noticed import TAMPERED, noticed
 from flfw.audit.measures.public import PublicData
+from flfw.audit.measures.statistics import significant
 from flfw.audit.reconstruction import control_runs
 from flfw.audit.reconstruction.control_runs import beside_target, by_slot, easy, searched, shown_by_weak
 from flfw.audit.reconstruction.entries import description, entry
@@ -356,7 +357,12 @@ class _Audit:
                 )
                 checks = {number: (another, each) for number, (_, each) in checks.items()}
             elif self._consistency.residuals.faint:
-                checks = {n: (replace(one, reason=f"{one.reason} {_FAINT}"), each) for n, (one, each) in checks.items()}
+                shown = self._consistency.residuals.exchanged()  # only as much as that the data have a small update
+                vague = ControlResult(None, None, failure_reason=_FAINT) if shown and significant(shown.p, 1) else None
+                checks = {
+                    number: (vague or replace(one, reason=f"{one.reason} {_FAINT}"), each)
+                    for number, (one, each) in checks.items()
+                }
             for number in groups:
                 passed = checks[number][0].passed
                 word = "not possible" if passed is None else "explained" if passed else "not explained"

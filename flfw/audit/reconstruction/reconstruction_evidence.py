@@ -302,7 +302,7 @@ class ReconstructionEvidence:
                 "candidates",
                 f"Nothing was reconstructed, but {test.count} of {test.compared} messages are explained better by "
                 f"their true data than by {self.candidates} (by chance {test.chance or 0:.1%}; p = {test.p:.1g}, one "
-                f"of {self.num_tests} tests). Who holds a client's records can tell which were used, without any search.",
+                f"of {self.num_tests} tests). Who holds a client's records can tell which were used without a search.",
             )
 
     def _constant(self) -> Findings:
