@@ -318,11 +318,6 @@ class Consistency:
     def _check(self, v: Victim, observation: Observation, explain: bool) -> UpdateCheck:
         training, client = self._case.described(observation, v.behind), v.line["client"]
         observed = named(self._net, observation)
-        finer = [name for name, value in observation.sent.items() if value.dtype == torch.float64]
-        if finer and self._case.defence.known:
-            return UpdateCheck(
-                client, "not possible", None, f"{finer[0]} was sent in float64, of which half is not read"
-            )
         if reason := self._unanswerable(observed, training, len(v.behind.labels)):
             return UpdateCheck(client, "not possible", None, reason)
         try:

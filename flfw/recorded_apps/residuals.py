@@ -18,7 +18,7 @@ from flfw.nets.net import Tensors
 from flfw.recording.observation import Truth
 
 EXCHANGED = "the same data with one example exchanged for a public one"
-_FAINT = 5.0  # length of all updates together, in deviations, below which no wrong description would be seen
+_SHOWN = 3.0  # deviations from nothing, from which on the messages show that the updates are in them
 
 
 @final
@@ -30,6 +30,7 @@ class Residuals:
         rests: what the true data leave of each message.
         resolution: of each tensor, the largest step of the numbers in which it is sent.
         signal: squared length of all true updates together.
+        found: inner product of all messages with their true updates.
         along: of each message, what is left of it along its update, and along the difference from the other one.
         told: of each message, how far it is from that of the other data, along that difference.
     """
@@ -37,6 +38,7 @@ class Residuals:
     rests: list[Tensors] = field(default_factory=list)
     resolution: dict[str, float] = field(default_factory=dict)
     signal: float = 0.0
+    found: float = 0.0
     along: list[float] = field(default_factory=list)
     told: list[float] = field(default_factory=list)
 
@@ -46,6 +48,7 @@ class Residuals:
         apart = {name: update[name] - other[name] for name in message}
         self.rests.append(rest)
         self.signal += _inner(update, update, message)
+        self.found += _inner(message, update, message)
         for way in (update, apart):
             length = _inner(way, way, message) ** 0.5
             self.along += [_inner(rest, way, message) / length] if length else []
@@ -74,8 +77,8 @@ class Residuals:
 
     @property
     def faint(self) -> bool:
-        """True if noise covers all updates together, so that data and training may be other than described."""
-        return bool(self.rests) and self.signal**0.5 < _FAINT
+        """True if the messages do not show the updates in the noise: they would look alike with none of the data."""
+        return bool(self.rests) and self.found < _SHOWN * self.signal**0.5
 
     def exchanged(self) -> Identified | None:
         """Test whether any message, or all together, tell the true data from other data; None: none was tested."""

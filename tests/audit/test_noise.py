@@ -228,7 +228,8 @@ def test_eight_messages_tell_other_noise_from_the_described_one(kind: str) -> No
 
 def test_eight_messages_of_the_described_noise_depart_in_nothing() -> None:
     for draw in range(40):
-        drawn = {name: torch.randn((8, *v.shape), generator=seeded(1000 + draw)) for name, v in LINEAR.items()}
+        rng = seeded(1000 + draw)
+        drawn = {name: torch.randn((8, *v.shape), generator=rng) for name, v in LINEAR.items()}
         assert not departure_of_residuals(drawn)
     for factor in (0.9, 1.1):
         other = departure_of_residuals({name: factor * value for name, value in drawn.items()})
