@@ -178,9 +178,8 @@ def audit(
         batch: number of examples that every client trained on, to be checked against the truth.
         steps: number of local steps of an update, all on the client's whole data.
         mode: mode of the network in local training, ``train`` or ``eval``; see `knowledge`.
-        defence: operation of the clients on an update before it is sent. A name alone: attacks count as static. A
-            defence such as ``DPGaussian(DPGaussianSettings(std=0.1, clip=1.0))``, which does the same to the change of
-            the weights, or to the gradient that is sent: attacks are told of it, and their failure may count.
+        defence: operation of the clients on an update before it is sent: a name, and attacks count as static; or a
+            defence such as ``DPGaussian(...)``, of which attacks are told, that does the same to the sent change.
         seed: seed of the attacks, floors and intervals.
         victims: number of audited clients of a round, those with the lowest numbers.
         pictures: whether the report shows the examples.
@@ -195,13 +194,12 @@ def audit(
     path = Path(recordings).absolute()
     folder, limits, began = _new(out or path.with_name(f"{path.name}-audit")), limits or SearchLimits(), now()
     attacks, describe = _built(attacks), _describe(training, steps, lr, mode)
-    described = DescribedDefence.of(defence)
-    case = ForeignCase(net, input_space(inputs), public, describe, seed, described, tampered_by)
+    case = ForeignCase(net, input_space(inputs), public, describe, seed, DescribedDefence.of(defence), tampered_by)
     case.check_attacks(attacks)
     kept = Recordings(path)
     work = _Audit(case, kept, choose(case, kept, rounds, truth, batch, victims, limits.sample), folder, attacks, limits)
     config = {"method": name or path.name, "dataset": dataset, "attack": list(attacks), "seed": seed}
-    config |= {"defence": described.name, "victims": victims, "lr": work.described.lr, "mode": work.described.mode}
+    config |= {"defence": case.defence.name, "victims": victims, "lr": work.described.lr, "mode": work.described.mode}
     config |= {"show_samples": "yes" if pictures else "no", "malicious_server": tampered_by}
     work.write(config, began)
     return folder
