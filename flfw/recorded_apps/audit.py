@@ -158,9 +158,8 @@ def audit(
 ) -> Path:
     """Attack recorded updates, score the results, write ``result.json``, ``audit.csv`` and the report; return ``out``.
 
-    Call it once the app has ended. Before any attack, each update is computed anew from the truth, as it is described;
-    where the two differ and nothing leaks, nothing is decided, and the likely cause is named. The attacks run in
-    this process, one after the other. An attack that raises counts as failed, and the others go on.
+    Call it once the app has ended. Before any attack, each update is computed anew from the truth, as described; where
+    the two differ and nothing leaks, nothing is decided. An attack that raises counts as failed, the others go on.
 
     Args:
         recordings: the folder of the recorder.
