@@ -31,7 +31,7 @@ class Residuals:
         resolution: of each tensor, the largest step of the numbers in which it is sent.
         signal: squared length of all true updates together.
         found: inner product of all messages with their true updates.
-        along: of each message, what is left of it along its update, and along the difference from the other one.
+        along: of each message, what is left of it along its update, and then along the difference from the other one.
         told: of each message, how far it is from that of the other data, along that difference.
     """
 
@@ -51,7 +51,7 @@ class Residuals:
         self.found += _inner(message, update, message)
         for way in (update, apart):
             length = _inner(way, way, message) ** 0.5
-            self.along += [_inner(rest, way, message) / length] if length else []
+            self.along.append(_inner(rest, way, message) / length if length else 0.0)
         length = _inner(apart, apart, message) ** 0.5
         self.told += [_inner(rest, apart, message) / length + length] if length else [0.0]
 
@@ -69,9 +69,10 @@ class Residuals:
         stacked = {name: torch.stack([rest[name] for rest in self.rests]) for name in names}
         if found := departure_of_residuals(stacked, self.resolution):
             return found
-        count = len(self.along)
-        largest = max([*map(abs, self.along), abs(sum(self.along)) / max(1, count) ** 0.5], default=0.0)
-        if 2 * (count + 1) * norm.sf(largest) < LEVEL:
+        each = [self.along[0::2], self.along[1::2]]
+        together = [sum(values) / len(values) ** 0.5 for values in each]
+        largest = max(map(abs, [*self.along, *together]))
+        if 2 * (len(self.along) + 2) * norm.sf(largest) < LEVEL:
             return f"it points along the update of the data ({largest:.1f} deviations): they or the training are others"
         return ""
 
