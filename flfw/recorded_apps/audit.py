@@ -45,7 +45,6 @@ from flfw.nets.malicious_model import ModelModification
 from flfw.nets.net import statistics_in_words
 from flfw.recorded_apps.case import Chosen, Describe, ForeignCase, Victim, choose, lone_examples, nobodys
 from flfw.recorded_apps.consistency import Consistency, UpdateCheck
-from flfw.recorded_apps.controls import sent_again
 from flfw.recorded_apps.cost import SearchLimits
 from flfw.recorded_apps.defence import DescribedDefence
 from flfw.recorded_apps.description import Mode, TrainingDescription
@@ -283,8 +282,9 @@ class _Audit:
         self._case, self._kept, self._chosen, self._out, self._attacks = case, kept, chosen, out, attacks
         public = nobodys(case.public, chosen.truths.values())
         self._grants = Grants(case, kept, limits, public)
-        self._consistency = Consistency(case, self._grants.net, chosen.truths, limits.seconds)
-        self._public, self._scorer = public, Scorer(public, out / "truth", out, case.seed, None)
+        exchanging = replace(case, public=public)  # an example is exchanged for one that is no client's
+        self._consistency = Consistency(exchanging, self._grants.net, chosen.truths, limits.seconds)
+        self._scorer = Scorer(public, out / "truth", out, case.seed, None)
         self.described = self._grants.check(chosen, attacks)
         out.mkdir(parents=True, mode=0o700)
 
@@ -461,7 +461,7 @@ class _Audit:
                 continue
             recorded = self._grants.recorded(group)
             pairs = zip(group, recorded, strict=True)
-            seen = [o and sent_again(self._case, self._grants.net, v, o, defence) for v, o in pairs]
+            seen = [o and self._consistency.sent_again(v, o, defence) for v, o in pairs]
             granting = self._grants.granted(group, attack, defence if defence.known else None, seen)
             below = replace(job, probe_set=job.probe_set.at(control))
             result = attempt(below, attack, granting.pairs, self._case.seed, granting.not_applicable)

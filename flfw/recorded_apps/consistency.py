@@ -22,6 +22,7 @@ from flfw.errors import InputError
 from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Tensors, numel
 from flfw.recorded_apps.case import ForeignCase, Victim
+from flfw.recorded_apps.defence import DescribedDefence
 from flfw.recorded_apps.description import SENDS, TrainingDescription
 from flfw.recorded_apps.knowledge import changed, named
 from flfw.recorded_apps.residuals import Residuals, with_another
@@ -252,7 +253,7 @@ def _turned(samples: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 
 class _TooLong(RuntimeError):
-    """Error: a training takes too long to be repeated."""
+    """Error: a training takes too long to be repeated, or messages too much memory."""
 
 
 @final
@@ -367,6 +368,9 @@ class Consistency:
                 self._net, observed.received, another, training, self._case.inputs, self._case.seed
             ).finished()
             if self._case.defence.is_random(change):
+                if (1 + len(self.residuals.rests)) * numel(recorded) > _MOST_NUMBERS:
+                    kept = f"{_MOST_NUMBERS:,} numbers of messages are kept at most: audit fewer victims or rounds"
+                    raise _TooLong(kept)
                 self._keep(recorded, change, other, observed if training.sends == "weights" else None)
                 return None
             differs = any(not torch.equal(value, again[0][n]) for n, value in self._defended(other).items())
@@ -380,6 +384,24 @@ class Consistency:
         result = repeated(numbers_of_draws[0])
         more = numbers_of_draws[-1] > numbers_of_draws[0] and needed * DRAWS[-1] / DRAWS[0] <= self._seconds
         return repeated(numbers_of_draws[-1]) if result.outcome == "failed" and more else result
+
+    def sent_again(self, v: Victim, observation: Observation, defence: DescribedDefence) -> Observation:
+        """Return an update as its client would have sent it behind another defence, under the network's names.
+
+        Args:
+            v: the update.
+            observation: the update as it was recorded.
+            defence: the other defence, or none.
+        """
+        observed, training = named(self._net, observation), self._case.described(observation, v.behind)
+        rng = torch_generator(self._case.seed, "control", observation.round, observation.slot)
+        repeated = Retraining(self._net, observed.received, v.behind, training, self._case.inputs, self._case.seed)
+        change = defence.applied(repeated.finished(), rng)
+        if training.sends == "weights":
+            change = {name: observed.received[name] + way for name, way in change.items()}
+        elif training.sends == "negative delta":
+            change = {name: -way for name, way in change.items()}
+        return replace(observed, sent={**observed.sent, **{n: change[n] for n in observed.sent if n in change}})
 
     def _defended(self, change: Tensors) -> Tensors:
         return self._case.defence.applied(change, torch_generator(self._case.seed, "defence"))

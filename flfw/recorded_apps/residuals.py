@@ -99,11 +99,8 @@ def _inner(a: Tensors, b: Tensors, names: Tensors) -> float:
 
 
 def with_another(truth: Truth, public: PublicData, rng: np.random.Generator) -> Truth:
-    """Return data with one example exchanged for a public one, of its class if there is any, and none of the data."""
-    place = int(rng.integers(len(truth.labels)))
-    held = truth.samples.numpy()
-    new = np.array([not (held == row).reshape(len(held), -1).all(1).any() for row in public.samples])
-    alike = new & (public.labels == int(truth.labels[place]))
-    samples = truth.samples.clone()
-    samples[place] = torch.tensor(public.samples[rng.choice(np.flatnonzero(alike if alike.any() else new))])
+    """Return data with one example exchanged for a public one, of its class if there is any."""
+    place, samples = int(rng.integers(len(truth.labels))), truth.samples.clone()
+    alike = np.flatnonzero(public.labels == int(truth.labels[place]))
+    samples[place] = torch.tensor(public.samples[rng.choice(alike if len(alike) else len(public.samples))])
     return replace(truth, samples=samples)

@@ -5,19 +5,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from flwr.clientapp.mod import LocalDpMod
 from torch import Tensor, nn
 
 from flfw.attacks.ig import IG, IGSettings
+from flfw.audit.measures.public import PublicData
 from flfw.clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
 from flfw.clients.defences.low_precision import LowPrecision, LowPrecisionSettings
 from flfw.clients.defences.prune import Prune, PruneSettings
 from flfw.clients.defences.soteria import Soteria
 from flfw.errors import InputError
+from flfw.recorded_apps import consistency
 from flfw.recorded_apps.description import TrainingDescription
+from flfw.recording.observation import Truth
 from flfw.rng import torch_generator
 from flfw.task.defence import Defence
-from tests.support.foreign_apps import LR, app_of, ask, client_app, dense, recorded, step
+from tests.support.foreign_apps import LR, app_of, ask, client_app, dense, examples, recorded, step
 
 CLIENTS = 8
 ATTACK = {"ig": IG(IGSettings(iterations=400, tv=1e-6, tv_told=1e-6, schedule="constant"))}
@@ -118,6 +122,64 @@ def test_a_bound_is_one_of_all_tensors_together(tmp_path: Path) -> None:
     assert control(other[-1], "consistency")["passed"] is False
 
 
+class WithTeacher(nn.Module):
+    """Trains a network beside a frozen copy, which clients move as well: by the update, without noise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.student, self.teacher = dense(), dense().requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.student(x)
+
+
+@pytest.mark.slow
+def test_what_is_sent_beside_the_trained_tensors_leaves_nothing_decided(tmp_path: Path) -> None:
+    def local(net: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        before = {name: value.clone() for name, value in net.state_dict().items()}
+        step(net, x, y)
+        rng = torch_generator(0, "its own", int(1e6 * float(x[0, 0, 0, 0])))
+        moved = {name: value - before[name] for name, value in net.state_dict().items()}
+        copied = {name: moved[name.replace("teacher", "student")] for name in moved}
+        return {
+            name: before[name] + way + (5.0 * torch.randn(way.shape, generator=rng) if "student" in name else 0)
+            for name, way in copied.items()
+        }
+
+    recordings = recorded(
+        tmp_path / "recordings", app_of(WithTeacher, 1, local), WithTeacher, clients=CLIENTS, one=True
+    )
+    _, told = entries(tmp_path / "audit", recordings, gaussian(5.0), net=WithTeacher)
+    assert (told["verdict"], told["cause"]) == ("undecided", "unread") and "teacher" in told["reason"]
+
+
+def test_noise_alone_is_no_finding_on_data_with_small_updates(tmp_path: Path) -> None:
+    def local(net: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        rng = torch_generator(0, "its own", int(1e6 * float(x[0, 0, 0, 0])))
+        return {name: value + 0.3 * torch.randn(value.shape, generator=rng) for name, value in net.state_dict().items()}
+
+    def grey(client: int) -> Truth:
+        x, y = examples(1, seed=client - 1)
+        return Truth(0.5 + 1e-3 * (x - 0.5), y, torch.arange(1))
+
+    recordings = recorded(tmp_path / "recordings", app_of(dense, 1, local), dense, clients=CLIENTS, one=True)
+    given = {"attacks": QUICK, "defence": gaussian(0.3), "victims": CLIENTS, "truth": grey}
+    told = ask(recordings, tmp_path / "audit", **given)["audit"][-1]
+    assert "Noise covers all updates together" in control(told, "consistency")["failure_reason"]
+    assert told["verdict"] == "undecided" and told["candidate_test"] is None
+
+
+@pytest.mark.slow
+def test_an_example_is_never_exchanged_for_one_of_a_client(tmp_path: Path) -> None:
+    recordings = recorded(tmp_path / "recordings", defended_app(gaussian(0.1)), dense, clients=CLIENTS, one=True)
+    x, y = (torch.cat(parts) for parts in zip(*(examples(1, seed=client) for client in range(CLIENTS)), strict=True))
+    others = torch.linspace(0, 1, 3).view(3, 1, 1, 1).expand(3, 1, 6, 6)
+    public = PublicData.from_arrays(torch.cat([x, others]).numpy(), torch.cat([y, torch.arange(3)]).numpy())
+    given = {"attacks": ATTACK, "defence": gaussian(0.1), "victims": CLIENTS, "public": public}
+    told = ask(recordings, tmp_path / "audit", **given)["audit"][-1]
+    assert told["candidate_test"]["first"] == CLIENTS
+
+
 @pytest.mark.parametrize("noticed", [1.0, 1.1], ids=["as Flower draws it", "a tenth more"])
 def test_flowers_own_local_dp_is_the_bound_and_the_noise_that_describe_it(noticed: float, tmp_path: Path) -> None:
     bound, epsilon, delta = 0.05, 8.0, 1e-5
@@ -141,6 +203,15 @@ def test_a_random_training_cannot_be_told_from_noise(noisy: Path, tmp_path: Path
         in control(told[-1], "consistency")["failure_reason"]
     )
     assert told[-1]["verdict"] == "undecided"
+
+
+def test_more_messages_than_memory_holds_decide_nothing(
+    noisy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consistency, "_MOST_NUMBERS", 4 * 643)
+    told = ask(noisy, tmp_path / "audit", attacks=QUICK, defence=gaussian(5.0), victims=CLIENTS)["audit"][-1]
+    assert "are kept at most: audit fewer victims or rounds" in control(told, "consistency")["failure_reason"]
+    assert told["verdict"] == "undecided"
 
 
 def test_a_defence_that_no_attack_can_be_told_of_is_refused(noisy: Path, tmp_path: Path) -> None:
